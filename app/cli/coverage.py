@@ -15,7 +15,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import (
+from buddy.compiler.tools.coverage.session import (
     DEFAULT_DTYPES,
     RIGHT_OUTCOMES,
     CoveragePlan,

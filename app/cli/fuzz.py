@@ -13,7 +13,7 @@ from buddy.app.cli.headless import reporting_write_errors
 from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
-from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
+from buddy.compiler.tools.coverage.session import CoveragePlanError, parse_shard
 from buddy.compiler.tools.fuzz import session
 from buddy.compiler.tools.fuzz.session import BATCH, FAULTS, FuzzBatch, FuzzPlan, merge_histograms, read_batches, total
 

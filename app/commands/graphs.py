@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from buddy.app.panes.phase_tabs import PhaseTab, tab_labels, tab_role
+from buddy.app.panes.ir_stages import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts
 from buddy.app.reports.recompilations import DynamoRow

@@ -92,7 +92,7 @@ class ProvenanceCommands:
         answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _MAX_LINES_PER_STAGE))
         if answer is None:
             return
-        from buddy.app.screens.follow import FollowScreen, ProvenanceStep
+        from buddy.app.screens.stage_lists import FollowScreen, ProvenanceStep
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
@@ -104,7 +104,7 @@ class ProvenanceCommands:
             self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
-        from buddy.app.screens.follow import NodeHistoryScreen
+        from buddy.app.screens.stage_lists import NodeHistoryScreen
 
         state = self._context.state
         stage_rows, assignment = state.board.rows(), state.assignments.get(row.stable)

@@ -122,13 +122,13 @@ class ScreenCommands:
 
     def open_log(self) -> None:
         """Open the log. A result that is chosen there is shown again."""
-        from buddy.app.screens.log import LogScreen
+        from buddy.app.screens.results import LogScreen
 
         context = self._context
         screen = LogScreen(context.state, context.results.logged, context.status.messages, self._log_path)
         context.dialogs.open(screen, lambda logged: context.results.open(logged) if logged is not None else None)
 
     def open_help(self) -> None:
-        from buddy.app.screens.help import help_screen
+        from buddy.app.screens.detail import help_screen
 
         self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))

@@ -1,21 +1,305 @@
-"""The parts of the workbench that panes, screens and commands use."""
+"""What panes, screens and commands share: the layout, the selected node, and the context with all shared parts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from buddy.app.panes.jobs import Jobs, Status
-from buddy.app.panes.layout import Layout
-from buddy.app.panes.selection import Selection
-from buddy.app.panes.stage_queries import StageQueries
-from buddy.app.reports.formatting import Glyphs
-from buddy.app.screens.dialogs import Dialogs, FileWriter
+from textual.app import App
+from textual.timer import Timer
+from textual.widget import Widget
+
+from buddy.app import actions
+from buddy.app.panes.jobs import Jobs, StageQueries, Status
+from buddy.app.reports.formatting import Glyphs, short_location
+from buddy.app.reports.python_lines import PythonLines, PythonLocation
+from buddy.app.screens.modal import Dialogs, FileWriter
 from buddy.app.screens.results import Results
 from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
 from buddy.app.workspace.session_file import Bookmarks
 from buddy.app.workspace.workspace import Workspace
+from buddy.compiler.protocol import GraphInfo, NodeRow
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+
+# With fewer columns, only one pane is visible; with more, the wide layout is used.
+MIN_WIDTH_OF_SEVERAL_PANES = 100
+MIN_WIDE_WIDTH = 140
+# With fewer columns but at least this many lines, the source pane stays below the only pane.
+MIN_HEIGHT_OF_SPLIT = 20
+
+
+class Layout:
+    """Shows all panes or, on a narrow screen or when zoomed, only the pane that has focus, `pane_id`.
+
+    On a narrow but high screen, the source pane, if it is turned on, is shown below that pane. `shows_source` and
+    `shows_plugin` tell whether these panes are turned on. `panes` are the widgets to arrange, by their ids; the
+    application sets them before it runs.
+    """
+
+    def __init__(self, app: App[Any], status: Status) -> None:
+        self._app, self._status = app, status
+        self.panes: Mapping[actions.Pane, Widget] = {}
+        self.pane_id: actions.Pane = "graph"
+        self.zoomed = False
+        self.shows_source = self.shows_plugin = False
+        # Titles that replace those of `PANE_TITLES`.
+        self.titles: dict[actions.Pane, str] = {}
+        # The last pane that had focus, other than the source pane. On a split screen, it is above the source pane.
+        self._pane_above_source: actions.Pane = "graph"
+
+    @property
+    def visible_order(self) -> tuple[actions.Pane, ...]:
+        """The panes that are not turned off, in tab order."""
+        hidden = {"source": not self.shows_source, "plugin": not self.shows_plugin}
+        return tuple(pane for pane in actions.PANES if not hidden.get(pane, False))
+
+    @property
+    def shows_one_pane(self) -> bool:
+        """Whether only the pane that has focus is shown, apart from the source pane below it."""
+        return self._app.screen_stack[0].has_class("-folded")
+
+    def arrange(self, width: int | None = None, height: int | None = None) -> None:
+        """Set the CSS classes of screen, columns and panes that `workbench.tcss` arranges them by, and the titles.
+
+        The default for `width` and `height`, in cells, is the size of the screen.
+        """
+        width, height = width or self._app.size.width, height or self._app.size.height
+        screen = self._app.screen_stack[0]
+        narrow = width < MIN_WIDTH_OF_SEVERAL_PANES
+        is_split = narrow and self.shows_source and not self.zoomed and height >= MIN_HEIGHT_OF_SPLIT
+        if self.pane_id != "source":
+            self._pane_above_source = self.pane_id
+        # The panes that are visible if only one or two are.
+        shown = {self._pane_above_source, "source"} if is_split else {self.pane_id}
+        screen.set_class(narrow or self.zoomed, "-folded")
+        screen.set_class(is_split, "-split")
+        screen.set_class(width >= MIN_WIDE_WIDTH, "-wide")
+        screen.set_class(self.shows_source, "-source")
+        screen.set_class(self.shows_plugin, "-plugin")
+        for pane_id, pane in self.panes.items():
+            pane.set_class(pane_id in shown, "-shown")
+            pane.border_title = "" if self.shows_one_pane and not is_split else self.title_of(pane_id)
+        for side in ("left", "right"):
+            column = screen.query_one(f"#{side}")
+            in_column = {pane_id for pane_id in shown if self.panes[pane_id].parent is column}
+            column.set_class(bool(in_column), "-shown")
+            column.set_class(in_column == {"source"} and is_split, "-strip")
+
+    def title_of(self, pane: actions.Pane) -> str:
+        """The title in the border of a pane."""
+        return self.titles.get(pane, actions.PANE_TITLES[pane])
+
+    def note_focus(self, pane: actions.Pane) -> None:
+        """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
+        if pane != self.pane_id:
+            self.pane_id = pane
+            self.arrange()
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    def show_pane(self, pane: actions.Pane) -> None:
+        """Focus a pane, and show it if only one pane is shown."""
+        self.pane_id = pane
+        self.arrange()
+        self._focus()
+        self._status.redraw()
+
+    def _focus(self) -> None:
+        """Move the focus at once, because the next key belongs to this pane."""
+        pane = self.panes[self.pane_id]
+        pane.screen.set_focus(pane)
+
+    def next_pane(self) -> None:
+        """Focus the next pane in tab order; after the last one, the first."""
+        self._focus_neighbour(1)
+
+    def previous_pane(self) -> None:
+        """Focus the previous pane in tab order; before the first one, the last."""
+        self._focus_neighbour(-1)
+
+    def _focus_neighbour(self, offset: int) -> None:
+        index = self.visible_order.index(self.pane_id)
+        self.show_pane(self.visible_order[(index + offset) % len(self.visible_order)])
+
+    def toggle_source(self) -> None:
+        """Show or hide the source pane."""
+        self.shows_source = not self.shows_source
+        if not self.shows_source and self.pane_id == "source":
+            self.show_pane(self._pane_above_source)
+            return
+        self.arrange()
+        if self.shows_source and self.shows_one_pane and not self.panes["source"].has_class("-shown"):
+            self.show_pane("source")
+
+    def show_plugin(self) -> None:
+        """Show the plug-in pane, and focus it."""
+        self.shows_plugin = True
+        self.show_pane("plugin")
+
+    def hide_plugin(self) -> None:
+        """Hide the plug-in pane. If it has focus, focus the IR pane, or the pane that had focus before."""
+        self.shows_plugin = False
+        self._pane_above_source = "ir" if self._pane_above_source == "plugin" else self._pane_above_source
+        if self.pane_id == "plugin":
+            self.show_pane(self._pane_above_source)
+        self.arrange()
+
+    def toggle_zoom(self) -> None:
+        """Show only the pane that has focus, or all panes again."""
+        self.zoomed = not self.zoomed
+        self.arrange()
+        self._focus()
+
+
+# ---- selection -------------------------------------------------------------------------------------------------------
+
+
+# The time that the cursor must stay on a node before other panes go to the node.
+FOLLOW_SECONDS = 0.12
+
+
+class SelectionView(Protocol):
+    """A pane that shows the selection."""
+
+    def selection_changed(self, previous: str) -> None:
+        """Update the marks of rows, after another node than `previous` has been selected."""
+
+    def show_node(self, stable: str) -> None:
+        """Move the cursor to the row of a node, and scroll to it."""
+
+    def follow_selection(self) -> object:
+        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+
+
+class Selection:
+    """The selected node, which all panes mark, and the linked Python line, whose nodes they highlight.
+
+    `node` is the stable name of the selected node: a name that stays the same if nodes are renumbered; "" for none.
+    `views` are the panes; the application sets them before it runs.
+    """
+
+    def __init__(self, jobs: Jobs, dialogs: Dialogs, layout: Layout) -> None:
+        self._jobs, self._dialogs, self._layout = jobs, dialogs, layout
+        self.views: Sequence[SelectionView] = ()
+        self._follow_timer: Timer | None = None
+        self._info: GraphInfo | None = None
+        self._names: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
+        self.node = ""
+        self.python_lines = PythonLines()
+        # The line under the cursor of the source pane, if that cursor has moved after the last selection of a node.
+        self._source_line: PythonLocation | None = None
+        # The cached result of `linked_nodes` (last), after what it depends on: the linked line, the lines of the graph.
+        self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.python_lines, frozenset())
+
+    def set_graph(self, info: GraphInfo) -> None:
+        """Read the names and the Python lines of the nodes of a graph, unless it is the current graph."""
+        if info is self._info:
+            return
+        self._info, self._source_line = info, None
+        self._names = {row.stable: row.display_name for row in info.rows}
+        self._locations = {row.stable: row.location for row in info.rows}
+        self.python_lines = PythonLines(info.rows, info.caller_locations)
+
+    def name_of(self, stable: str) -> str:
+        """The name in the graph of the node with that stable name."""
+        return self._names.get(stable, stable)
+
+    def short_location(self, stable: str) -> str:
+        """The file and the line that a node comes from: `model.py:12`."""
+        return short_location(self._locations.get(stable, ""))
+
+    @property
+    def linked_location(self) -> PythonLocation | None:
+        """The linked Python line: that of the source pane's cursor if it moved last, else that of the selected node."""
+        return self._source_line or self.python_lines.location_of(self.node)
+
+    @property
+    def linked_nodes(self) -> frozenset[str]:
+        """The nodes of the linked line, which all panes highlight; none while the source pane is hidden."""
+        if not self._layout.shows_source:
+            return frozenset()
+        location, lines = self.linked_location, self.python_lines
+        if self._linked[:2] != (location, lines):
+            nodes = frozenset(lines.nodes_of(location)) if location is not None else frozenset[str]()
+            self._linked = (location, lines, nodes)
+        return self._linked[2]
+
+    def colour_of(self, nodes: Sequence[str]) -> str:
+        """The role that colours the Python line of `nodes` in every pane; "" while the source pane is hidden."""
+        return self.python_lines.colour_of(nodes) if self._layout.shows_source else ""
+
+    def select_node(self, stable: str) -> None:
+        """Select a node in every pane."""
+        self._source_line = None
+        self._select(stable)
+
+    def _select(self, stable: str) -> None:
+        """Select a node, and let all panes update their marks. The linked line of the source pane remains."""
+        previous, self.node = self.node, stable
+        for view in self.views:
+            view.selection_changed(previous)
+
+    def select_row(self, row: NodeRow | None) -> None:
+        """Select the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
+        if row is not None:
+            self.select_node(row.stable)
+            self._schedule_follow()
+
+    def _schedule_follow(self) -> None:
+        """Let the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
+        if self._follow_timer is not None:
+            self._follow_timer.stop()
+        self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
+
+    def _follow(self) -> None:
+        """Let the other panes go to the selected node."""
+        for view in self.views:
+            view.follow_selection()
+
+    def link_line(self, location: PythonLocation) -> None:
+        """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
+        self._source_line = location
+        nodes = self.python_lines.nodes_of(location)
+        is_selected = not nodes or self.node in nodes
+        self._select(self.node if is_selected else nodes[0])
+        if not is_selected:
+            for view in self.views:
+                view.show_node(self.node)
+            self._schedule_follow()
+
+    def select_one_of(self, nodes: Sequence[str]) -> None:
+        """Select the first of `nodes`, those of a line, and show its row, unless one of them is already selected."""
+        if nodes and self.node not in nodes:
+            self._select_and_show(nodes[0])
+
+    def _select_and_show(self, node: str) -> None:
+        self.select_node(node)
+        for view in self.views:
+            view.show_node(node)
+
+    def go_to_one_of(self, nodes: tuple[str, ...]) -> None:
+        """Go to the node that a line comes from in the graph pane. If there are several, the user picks one."""
+        if len(nodes) == 1:
+            self._go_to_picked(nodes[0])
+            return
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        choices = [PickerChoice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
+        self._dialogs.open(PickerScreen("This line comes from", choices), self._go_to_picked)
+
+    def _go_to_picked(self, node: str | None) -> None:
+        if node is not None:
+            self._select_and_show(node)
+            self._layout.show_pane("graph")
+
+
+# ---- context ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from buddy.app.reports.training_memory import (
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.app.widgets.textual_helpers import pane_bindings
 from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.compiler.protocol import Assignment, NodeRow
 from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision

@@ -17,15 +17,13 @@ from buddy.app.panes.ir_assembly import AssemblyGutter
 from buddy.app.panes.ir_comparison import IrComparison
 from buddy.app.panes.ir_document import IrDocument, diff_layout_at
 from buddy.app.panes.ir_folds import IrFolds, StageSymbols
-from buddy.app.panes.ir_jumps import IrJumps
+from buddy.app.panes.ir_jumps import IrJumps, StageSearch
 from buddy.app.panes.ir_lines import IrLines, IrTypes
 from buddy.app.panes.ir_loader import IrLoader
 from buddy.app.panes.ir_names import IrNames, IrReferences
 from buddy.app.panes.ir_painter import LinePainter, RowPainter
-from buddy.app.panes.ir_search import StageSearch
-from buddy.app.panes.ir_stages import IrStages
+from buddy.app.panes.ir_stages import IrStages, tab_at, tab_cells
 from buddy.app.panes.pane import LinkedPane, RowMark
-from buddy.app.panes.phase_tabs import tab_at, tab_cells
 from buddy.app.reports import formatting
 from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.reports.text.search_hits import Pattern
@@ -33,9 +31,9 @@ from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.session.stages import StageKey, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, cells_length
 from buddy.app.widgets.search import FoundLines
+from buddy.app.widgets.textual_helpers import pane_bindings
 from buddy.app.workspace.session_file import SavedCursor
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES

@@ -11,7 +11,7 @@ from buddy.app.panes.ir_assembly import AssemblyGutter
 from buddy.app.panes.ir_document import IrDocument, IrView, region_of
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.panes.stage_queries import StageQueries
+from buddy.app.panes.jobs import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold

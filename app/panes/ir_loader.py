@@ -23,7 +23,7 @@ from buddy.compiler.protocol import FollowNode, NodeRow, Stage
 from buddy.compiler.protocol.texts import BOUNDARY_LINE
 
 
-class LoadedView(IrView, Protocol):
+class LoaderView(IrView, Protocol):
     """A view whose text the loader replaces."""
 
     @property
@@ -142,7 +142,7 @@ class IrLoader:
     def __init__(
         self,
         context: WorkbenchContext,
-        view: LoadedView,
+        view: LoaderView,
         document: IrDocument,
         stages: IrStages,
         comparison: IrComparison,

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_folds import StageSymbols
-from buddy.app.panes.ir_jumps import IrJumps
-from buddy.app.panes.ir_search import StageSearch
+from buddy.app.panes.ir_jumps import IrJumps, StageSearch
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.search_hits import StageHits, case_sensitive_regex
 from buddy.app.widgets.search import ViewSearch

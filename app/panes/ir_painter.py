@@ -21,9 +21,8 @@ from buddy.app.reports.text.differences import DiffLayout, DiffRow
 from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.code_view import LEXED_BEYOND_EDGE
-from buddy.app.widgets.look import Cells, Look, cells_length, underlined
+from buddy.app.widgets.look import Cells, Look, cells_length, underlined, wrap_segments
 from buddy.app.widgets.search import Matches
-from buddy.app.widgets.wrapping import wrap_segments
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600
@@ -36,7 +35,7 @@ SIGNS = {"removed": "-", "added": "+", "same": " "}
 DrawnLine = tuple[list[Segment], int]
 
 
-class PaintedView(IrView, Protocol):
+class PainterView(IrView, Protocol):
     """A view whose lines are drawn in the styles of a theme. `left` is the first column on the screen."""
 
     left: int
@@ -63,7 +62,7 @@ class TextLine(NamedTuple):
 class LinePainter:
     """Draws lines of texts, and caches the drawn lines, the latest `MAX_CACHED_LINES`."""
 
-    def __init__(self, view: PaintedView, matches: Matches, names: IrNames, types: IrTypes, ellipsis: str) -> None:
+    def __init__(self, view: PainterView, matches: Matches, names: IrNames, types: IrTypes, ellipsis: str) -> None:
         self._view, self._matches, self._names, self._types = view, matches, names, types
         self._ellipsis = ellipsis
         # The drawn screen lines of each line, by a key with everything that the drawing depends on.
@@ -164,7 +163,7 @@ class RowPainter:
     def __init__(
         self,
         context: WorkbenchContext,
-        view: PaintedView,
+        view: PainterView,
         document: IrDocument,
         lines: LinePainter,
         matches: Matches,

@@ -7,9 +7,19 @@ from pathlib import Path
 
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
-from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, parse_filter
-from buddy.app.panes.node_neighbours import NodeNeighbours, draw_dot, draw_svg
+from buddy.app.panes.graph_nodes import (
+    FilterError,
+    ModuleRow,
+    NodeFacts,
+    NodeNeighbours,
+    TreeRow,
+    all_modules,
+    draw_dot,
+    draw_svg,
+    op_kind,
+    parse_filter,
+    tree_rows,
+)
 from buddy.app.panes.pane import LinkedPane, TablePane
 from buddy.app.reports.profile import TimedNode
 from buddy.app.reports.training_memory import bytes_text

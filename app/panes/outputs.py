@@ -17,9 +17,8 @@ from buddy.app.reports.formatting import Glyphs, short_location
 from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts, marked_table
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.bindings import pane_bindings
-from buddy.app.widgets.look import Cells, cut_cells
-from buddy.app.widgets.wrapping import wrap_text
+from buddy.app.widgets.look import Cells, cut_cells, wrap_text
+from buddy.app.widgets.textual_helpers import pane_bindings
 from buddy.app.workspace.session_file import RunRecord
 from buddy.compiler.protocol import COMPILER_NAMES, NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import NATIVE, Recipe

@@ -21,10 +21,10 @@ from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import PassRow, StageKey, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.widgets.search import FoundLines
 from buddy.app.widgets.table import Column, cells_text
+from buddy.app.widgets.textual_helpers import pane_bindings
 from buddy.compiler.protocol import COMPILER_NAMES, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 

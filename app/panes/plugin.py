@@ -23,9 +23,8 @@ from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session import pane_plugins
 from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, check_lines
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import start_worker
-from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.widgets.textual_helpers import pane_bindings, start_worker
 from buddy.compiler.protocol import Diagnostic, FetchLines
 
 # The value of the picker's entry that hides the pane.

@@ -26,10 +26,9 @@ from buddy.app.reports.python_lines import (
 )
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
-from buddy.app.widgets.look import Cells, align_both_ends
-from buddy.app.widgets.wrapping import wrap_text
+from buddy.app.widgets.look import Cells, align_both_ends, wrap_text
+from buddy.app.widgets.textual_helpers import pane_bindings
 from buddy.app.workspace.files import FileStamp, read_stamp
 from buddy.compiler.protocol import GraphInfo, NodeRow, PythonOpened
 from buddy.compiler.protocol.recipe import EAGER

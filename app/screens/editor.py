@@ -41,7 +41,7 @@ class TextProblem(NamedTuple):
     column: int = 0
 
 
-class AreaSearch:
+class SearchedTextArea:
     """The text of an editor as a `SearchedView`.
 
     A search steps from line to line, but in an editor from match to match, also in one line. So the "lines" here are
@@ -141,7 +141,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.area = TextArea(
             text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB_BEHAVIOR, compact=True
         )
-        self._search = ViewSearch(AreaSearch(self.area, self._show_search), self)
+        self._search = ViewSearch(SearchedTextArea(self.area, self._show_search), self)
 
     async def check(self, text: str) -> TextProblem | None:
         """The first error in the text, or `None`."""

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.reports import numerics
 from buddy.app.reports.lowerings import short_target
 from buddy.app.reports.results import GoToNode, Result, ResultAnswer, numerics_result
-from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.modal import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.table import Column

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.ir_comparison import TitledRecipe
 from buddy.app.reports import formatting
 from buddy.app.reports.compile_times import PipelineFacts
-from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.modal import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.table import Column

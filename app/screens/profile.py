@@ -9,8 +9,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.profile import FlameNode, in_milliseconds
-from buddy.app.screens.modal import ListScreen
-from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.modal import ListScreen, TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.table import Column

@@ -29,10 +29,10 @@ from buddy.app.reports.value_pages import (
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
-from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.textual_helpers import start_worker
 from buddy.compiler.protocol import (
     DifferenceMap,
     FetchValues,

@@ -24,13 +24,13 @@ from buddy.app.widgets.drawn_lines import (
     DrawnRows,
     FramedLines,
     RowLine,
+    WholeCellScrollBar,
     line_above,
     lines_below,
     scroll_top,
     top_to_show,
 )
 from buddy.app.widgets.look import Cells, Look, look_of
-from buddy.app.widgets.scroll_bar import WholeCellScrollBar
 from buddy.app.widgets.search import FoundLines, ViewSearch
 
 # The width at which a row is drawn to search its text, so that the text is not cut.

@@ -1,13 +1,14 @@
-"""The screen lines of a list: which row is on which line, and caches of drawn rows and lines."""
+"""The screen lines of a list: which row is on which line, caches of drawn rows and lines, and the scrollbar."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from textual._styles_cache import StylesCache
 from textual.css.styles import StylesBase
 from textual.geometry import Region, Size
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -137,3 +138,19 @@ class FramedLines(StylesCache):
             if len(self._framed) > FRAMED_HEIGHTS * size.height:
                 del self._framed[next(iter(self._framed))]
         return cached[1]
+
+
+# ---- scrollbar -------------------------------------------------------------------------------------------------------
+
+
+class WholeCellScrollBar(ScrollBarRender):
+    """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+    @staticmethod
+    def first_cell(bar: ScrollBar, position: float) -> int:
+        """Returns the first cell of the thumb of `bar` if the view is scrolled to `position`."""
+        hidden_lines, bar_height = bar.window_virtual_size - bar.window_size, bar.size.height
+        thumb_height = max(1, bar.window_size * bar_height / max(bar.window_virtual_size, 1))
+        return int((bar_height - thumb_height) * position / hidden_lines) if hidden_lines > 0 else 0

@@ -16,9 +16,9 @@ from buddy.app.reports.text.search_hits import (
     pattern_error,
     read_pattern,
 )
-from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.textual_helpers import start_worker
 
 # Limits of the processor time, in seconds, in this process, where a slow pattern blocks the screen: for a search, and
 # for finding the matches in one line to highlight them. The engine searches in a process that it can end.

@@ -40,21 +40,17 @@ from buddy.app.commands.screens import ScreenCommands
 from buddy.app.commands.sessions import SessionCommands
 from buddy.app.commands.subgraphs import SubgraphCommands
 from buddy.app.commands.tune import TuneCommands
-from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.context import Layout, Selection, WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
-from buddy.app.panes.jobs import Jobs, Status
-from buddy.app.panes.layout import Layout
+from buddy.app.panes.jobs import Jobs, StageQueries, Status
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.panes.plugin import PluginPane
-from buddy.app.panes.selection import Selection
 from buddy.app.panes.source import SourcePane
-from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
-from buddy.app.screens.dialogs import Dialogs, FileWriter
-from buddy.app.screens.modal import ConfirmScreen
+from buddy.app.screens.modal import ConfirmScreen, Dialogs, FileWriter
 from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
@@ -63,8 +59,8 @@ from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.bindings import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.textual_helpers import screen_bindings
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.changed_cells import DirtyLinesCompositor, TerminalCells

@@ -11,9 +11,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from buddy.app.actions import PANE_TITLES, Pane, key_of
-from buddy.app.panes.layout import Layout
-from buddy.app.widgets.look import Cells, look_of
-from buddy.app.widgets.wrapping import wrap_line
+from buddy.app.panes.context import Layout
+from buddy.app.widgets.look import Cells, look_of, wrap_line
 
 
 class TourStep(NamedTuple):

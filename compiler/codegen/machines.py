@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from buddy.compiler.codegen import llvm_ir
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.support.stderr_capture import capture_stderr
+from buddy.compiler.support.files import capture_stderr
 from buddy.compiler.support.target import Target, host, missing_instructions
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from buddy.compiler.codegen import assembly, calling_convention, functions, llvm_stages
+from buddy.compiler.codegen import assembly, calling_convention, functions
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.functions import FunctionObject
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, has_kernels
@@ -22,7 +22,7 @@ from buddy.compiler.codegen.iree.options import IreeProgram
 from buddy.compiler.codegen.iree.program import IreeUnsupportedError, program_of
 from buddy.compiler.codegen.machines import MachineError, machine_of
 from buddy.compiler.codegen.objects import ObjectCrash
-from buddy.compiler.codegen.objects.optimiser import OptimiserError
+from buddy.compiler.codegen.objects.llvm_passes import OptimiserError
 from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
@@ -38,7 +38,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import OWN_DIALECTS
 from buddy.compiler.ops.imported_module import ImportedIRError, imported_ir_of, lower_imported
 from buddy.compiler.ops.lowering import LoweredModule, NodeError, lower
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 from buddy.compiler.protocol import BackendInfo, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES, IREE_PHASES
@@ -248,7 +248,7 @@ def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObjec
     recipe = code.recipe
     prints = on_phase is not None and recipe.llvm_stages
     try:
-        result = llvm_stages.compile_by_pass(
+        result = functions.compile_by_pass(
             code.module, code.locations, recipe.opt_level, recipe.target, recipe.llvm_disabled, with_stages=prints
         )
     except OptimiserError as error:

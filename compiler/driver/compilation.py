@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.codegen import functions
-from buddy.compiler.codegen.objects.remarks import RemarksError
+from buddy.compiler.codegen.objects.llvm_passes import RemarksError
 from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.backends import (
     NATIVE_BACKEND,
@@ -35,7 +35,7 @@ from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 from buddy.compiler.passes.base import Remark
 from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol import FOLDED, LLVM, NOT_APPLIED, Assignment, Stage

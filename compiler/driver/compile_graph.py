@@ -21,7 +21,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
 from buddy.compiler.protocol.recipe import CODE_STEP, EAGER, LOWERING_STEP, Recipe
 

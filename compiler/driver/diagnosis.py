@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from buddy.compiler.codegen.gpu.host_code import kernel_modules
 from buddy.compiler.codegen.objects import ObjectCrash
-from buddy.compiler.codegen.objects.optimiser import OptimiserError
+from buddy.compiler.codegen.objects.llvm_passes import OptimiserError
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import NodeError

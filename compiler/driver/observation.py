@@ -17,15 +17,15 @@ from buddy.compiler.codegen import objects
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph import serialization
-from buddy.compiler.graph.extraction import ExtractionError, extract_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import ObserveOp
 from buddy.compiler.graph.partition import Partition, PartitionCall
+from buddy.compiler.graph.serialization import ExtractionError, extract_graph
 from buddy.compiler.graph.transform.rewriting import AFTER_SEPARATOR, OBSERVER_PREFIX, is_observable
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.mlir.walk import nested_ops
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics import NodeProgram, NodeUse, ObservedProgram, ValueState
 from buddy.compiler.protocol.pass_facts import facts

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, missing_packages
+from buddy.compiler.codegen.iree.options import INSTALL_COMMAND, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
-from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
+from buddy.compiler.engine.iree import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
 from buddy.compiler.engine.programs import CompileResult
 from buddy.compiler.engine.worker import (
     EngineWorker,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from buddy.compiler.engine.plugin_files import resolve_plugins
+from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import RegisteredNames
 from buddy.compiler.protocol import ListOps, ListPasses, Ops, Passes

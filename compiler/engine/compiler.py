@@ -109,7 +109,7 @@ class CompilerWorker:
 
 def collect_code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
     """Collects LLVM's remarks on the code that a `Compiler` generates for `recipe`."""
-    from buddy.compiler.codegen.objects.remarks import RemarksError
+    from buddy.compiler.codegen.objects.llvm_passes import RemarksError
     from buddy.compiler.driver.diagnosis import CompilationError
 
     try:

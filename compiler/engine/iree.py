@@ -1,6 +1,7 @@
-"""The IREE worker: compiles programs with IREE, and returns IREE's phases as stages and a module for IREE's runtime.
+"""The IREE worker, and its messages: compiles programs with IREE, and returns IREE's phases as stages.
 
-Each compilation runs IREE's compiler in a separate process, which is killed when this one exits. Does not import torch.
+The artifact is a module for IREE's runtime. Each compilation runs IREE's compiler in a separate process, which is
+killed when this one exits. Importing this module loads neither torch nor MLIR nor IREE.
 """
 
 from __future__ import annotations
@@ -14,25 +15,81 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, IreeMissingError, versions
-from buddy.compiler.codegen.iree.options import IreeArtifact, program_from, to_bytes
-from buddy.compiler.engine.compiler import StageSender
-from buddy.compiler.engine.iree_messages import (
-    CheckIreeFlags,
-    CompileByIree,
-    DescribeIree,
-    IreeDescribed,
-    IreeFlagsChecked,
-    IreeRequest,
+from buddy.compiler.codegen.iree.options import (
+    INSTALL_COMMAND,
+    IreeArtifact,
+    IreeMissingError,
+    program_from,
+    to_bytes,
+    versions,
 )
+from buddy.compiler.engine.compiler import StageSender
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.protocol.errors import REPORT_BUG
 from buddy.compiler.protocol.recipe import digest
-from buddy.compiler.protocol.worker_messages import CompileDone, FailureReply, LogText, Message, Ready, Reply
+from buddy.compiler.protocol.worker_messages import (
+    CompileDone,
+    CompilerNote,
+    FailureReply,
+    LogText,
+    Message,
+    Ready,
+    Reply,
+)
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 if TYPE_CHECKING:
     from buddy.compiler.codegen.iree.compiler import IreeError
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+class CompileByIree(Message, frozen=True):
+    """Compile a program with IREE. Answered by a `StageNote` per phase, then `CompileDone`.
+
+    `first` is the number of the first phase's stage. The artifact is an `IreeArtifact`. `known_texts` names the texts
+    that the engine already has.
+    """
+
+    program: bytes
+    flags: tuple[str, ...]
+    known_texts: tuple[str, ...]
+    first: int = 0
+
+
+class DescribeIree(Message, frozen=True):
+    """Describe IREE's flags and devices; answered by `IreeDescribed`."""
+
+
+class CheckIreeFlags(Message, frozen=True):
+    """Check whether IREE accepts these flags; answered by `IreeFlagsChecked`."""
+
+    flags: tuple[str, ...]
+
+
+class IreeDescribed(Reply, frozen=True):
+    """The fields are those of `protocol.BackendDescribed`."""
+
+    versions: dict[str, str]
+    flags: tuple[FlagInfo, ...]
+    defaults: tuple[str, ...]
+    targets: tuple[str, ...]
+    devices: tuple[DeviceInfo, ...]
+
+
+class IreeFlagsChecked(Reply, frozen=True):
+    """`problem` is IREE's error message, "" if it accepts the flags."""
+
+    problem: str
+
+
+IreeRequest = CompileByIree | DescribeIree | CheckIreeFlags
+IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChecked | FailureReply
+
+
+# ---- the worker ------------------------------------------------------------------------------------------------------
 
 
 # Maximum number of cached compilations: switching flags back and forth needs no compilation.

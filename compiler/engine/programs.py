@@ -1,9 +1,15 @@
-"""The engine's records of opened programs and their compilations: all that it needs to restart any worker."""
+"""The engine's records of opened programs and their compilations: all that it needs to restart any worker.
+
+Also resolves the plug-in files that a program or a recipe names.
+"""
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +19,44 @@ from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Frontend, PluginFile, 
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.protocol.worker_messages import CapturedGraphData, LoadProgram, ProgramLoaded, PythonText
 from buddy.compiler.support.processes.jobs import JobFailed
+
+# ---- plug-in files ---------------------------------------------------------------------------------------------------
+
+
+def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
+    """Returns the plug-in file at `path`, relative to `directory`, with its absolute path and the hash of its content.
+
+    Raises `OSError` if it cannot be read.
+    """
+    try:
+        absolute = Path(directory, path).resolve()
+    except (ValueError, RuntimeError) as error:  # a NUL character, or a cycle of links
+        raise OSError(errno.EINVAL, "is not a file path") from error
+    if absolute.exists() and not absolute.is_file():  # such as /dev/zero, which never ends
+        raise OSError(errno.EINVAL, "is not a regular file")
+    return PluginFile(str(absolute), digest(absolute.read_bytes()))
+
+
+def resolve_plugins(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
+    """Returns plug-in files with absolute paths and current hashes, and a note for each whose hash has changed.
+
+    Raises `JobFailed` for a file that cannot be read.
+    """
+    resolved, notes = [], []
+    for plugin in plugins:
+        try:
+            current = hash_plugin_file(plugin.path, directory)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {reason}", plugin.path, "check the path")) from error
+        if plugin.hash not in ("", current.hash):
+            notes.append(f"plug-in {plugin.path} has changed since the recipe was written")
+        resolved.append(msgspec.structs.replace(current, passes=plugin.passes))
+    return tuple(dict.fromkeys(resolved)), tuple(notes)
+
+
+# ---- programs --------------------------------------------------------------------------------------------------------
+
 
 _MAX_CACHED_RESULTS = 16
 

@@ -321,8 +321,8 @@ def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGr
 
 def start_tuning(captured: CapturedGraph, request: StartTuning) -> Reply:
     """Forks a process that tries the recipes it receives, until its socket is closed."""
-    from buddy.compiler.tools.tune.measure import serve_attempts
-    from buddy.compiler.tools.tune.messages import TuningRequest
+    from buddy.compiler.tools.tune.processes import TuningRequest
+    from buddy.compiler.tools.tune.worker import serve_attempts
 
     fork_to(request.address, TuningRequest, lambda channel: serve_attempts(channel, captured))
     return Done()

@@ -19,16 +19,19 @@ from buddy.compiler.engine.backends import reject_other_backends
 from buddy.compiler.engine.catalogue import CatalogueHandler, presets_of_plugins
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.dumps import DumpHandler
-from buddy.compiler.engine.explanations import DynamoHandler
-from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler
-from buddy.compiler.engine.ir_requests import IrCheckHandler, PassTrialHandler, ReprintHandler
+from buddy.compiler.engine.host_requests import (
+    ExportHandler,
+    NumericsHandler,
+    ProfileHandler,
+    SubgraphHandler,
+    TuneHandler,
+)
+from buddy.compiler.engine.one_shot_requests import DynamoHandler, IrCheckHandler, PassTrialHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
-from buddy.compiler.engine.plugin_files import resolve_plugins
-from buddy.compiler.engine.profiles import NumericsHandler, ProfileHandler
+from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.engine.session import EngineSession
 from buddy.compiler.engine.texts import TextHandler
-from buddy.compiler.engine.tuning import TuneHandler
 from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.compiler_client import CompilerClient
-from buddy.compiler.engine.compiling import PIN_KINDS, CompilationRequest, store_text
-from buddy.compiler.engine.host_start import HostStart
-from buddy.compiler.engine.plugin_files import resolve_plugins
+from buddy.compiler.engine.compiling import PIN_KINDS, CompilationRequest, CompilerClient, store_text
 from buddy.compiler.engine.programs import (
     CompileResult,
     CompileResults,
@@ -25,11 +22,13 @@ from buddy.compiler.engine.programs import (
     Programs,
     program_of,
     record_of,
+    resolve_plugins,
 )
 from buddy.compiler.engine.reopening import SavedPrograms
 from buddy.compiler.engine.run_values import RunValues, drop_values
 from buddy.compiler.engine.worker import (
     EngineWorker,
+    HostStart,
     WorkerDied,
     WorkerListener,
     WorkerRequestError,

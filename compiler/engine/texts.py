@@ -1,17 +1,18 @@
 """Answers requests about stage texts: windows of lines, full texts, searches, differences.
 
-Long work runs in threads, and work that may not end in separate processes.
+Long work runs in threads. Comparisons and searches for regular expressions run in separate processes that can be
+killed: Python's `re` holds the GIL during a match, and some patterns take arbitrarily long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.compiler.engine import text_processes
-from buddy.compiler.engine.text_processes import DiffCache, DiffTooLong, SearchRequest, SearchTooLong, search_in_process
 from buddy.compiler.protocol import (
     Characters,
     Compare,
@@ -38,7 +39,9 @@ from buddy.compiler.protocol import (
     Text,
     Types,
 )
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text import regions
+from buddy.compiler.protocol.text.diff import Difference, DiffMode, difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
 from buddy.compiler.protocol.text.store import (
     PatternError,
@@ -49,10 +52,105 @@ from buddy.compiler.protocol.text.store import (
     search_each,
 )
 from buddy.compiler.protocol.texts import BOUNDARY_LINE
+from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
+
+
+# ---- comparisons and searches in separate processes ------------------------------------------------------------------
+
+
+# The time limits of a comparison and of a search, in seconds.
+DIFF_TIMEOUT, SEARCH_TIMEOUT = 60.0, 10.0
+# Maximum number of cached differences.
+_MAX_DIFFERENCES = 32
+# Two texts of this many characters together are compared in a few milliseconds: a process takes longer to start.
+_MAX_CHARACTERS_IN_THREAD = 1 << 16
+
+
+class DiffTooLong(BuddyError):
+    """The comparison of two texts was stopped at the time limit."""
+
+
+@dataclass(frozen=True)
+class DiffRequest:
+    """Two texts to compare, in the form sent to the process."""
+
+    before: str
+    after: str
+    how: DiffMode
+    language: str
+
+
+class DiffCache:
+    """A cache of differences, keyed by the names of the two texts."""
+
+    def __init__(self) -> None:
+        self._differences: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
+
+    async def of(self, names: tuple[str, str], request: DiffRequest) -> Difference:
+        """Returns the difference of the texts called `names`. Cancelling ends the process.
+
+        Raises `DiffTooLong` if the comparison takes longer than `DIFF_TIMEOUT`.
+        """
+        key = (*names, request.how, request.language)
+        if key not in self._differences:
+            self._differences[key] = await _difference(request)
+        self._differences.move_to_end(key)
+        while len(self._differences) > _MAX_DIFFERENCES:
+            self._differences.popitem(last=False)
+        return self._differences[key]
+
+
+async def _difference(request: DiffRequest) -> Difference:
+    if len(request.before) + len(request.after) <= _MAX_CHARACTERS_IN_THREAD:
+        return await asyncio.to_thread(compute_difference, request)
+    try:
+        return await call_in_process(f"{__name__}:compute_difference", request, Difference, DIFF_TIMEOUT)
+    except TookTooLong:
+        raise DiffTooLong(f"the two texts were not compared within {DIFF_TIMEOUT:g} s") from None
+
+
+def compute_difference(request: DiffRequest) -> Difference:
+    """Computes the difference; runs in the separate process."""
+    return difference(request.before, request.after, request.how, request.language)
+
+
+class SearchTooLong(BuddyError):
+    """A search was stopped at the time limit."""
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search for a regular expression, in the form sent to the process."""
+
+    pattern: str
+    ignore_case: bool
+    limit: int
+    contents: tuple[str, ...]
+
+
+async def search_in_process(request: SearchRequest, timeout: float = SEARCH_TIMEOUT) -> list[SearchHits]:
+    """Returns the result of `buddy.compiler.protocol.text.store.search_each`, without blocking the event loop.
+
+    Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
+    """
+    try:
+        return await call_in_process(f"{__name__}:run_search", request, list[SearchHits], timeout)
+    except TookTooLong:
+        raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
+
+
+def run_search(request: SearchRequest) -> list[SearchHits]:
+    """Searches the texts; runs in the separate process."""
+    return search_each(
+        request.contents, request.pattern, regex=True, ignore_case=request.ignore_case, limit=request.limit
+    )
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 # Longer texts are indexed in a thread.
@@ -155,7 +253,7 @@ class TextHandler:
 
     async def compare(self, frame: Compare, job: Job) -> None:
         before, after = self._find(frame.before), self._find(frame.after)
-        diff_request = text_processes.DiffRequest(before.content, after.content, frame.how, frame.language)
+        diff_request = DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
             difference = await self._differences.of((frame.before, frame.after), diff_request)
         except DiffTooLong as error:

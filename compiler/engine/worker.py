@@ -1,11 +1,15 @@
-"""A supervised worker: a process that is restarted when it exits, and answers one request at a time."""
+"""A supervised worker: a process that is restarted when it exits, and answers one request at a time.
+
+`HostStart` decides when the host worker starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +18,9 @@ from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
 from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Message, Ready, Reply
-from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
+from buddy.compiler.support.timing import main_thread_wait_seconds
 
 # After this number of processes in sequence that exit before they are ready, no other one is started.
 _MAX_FALSE_STARTS = 3
@@ -315,3 +319,52 @@ def _check_reply(reply: Reply) -> Reply:
 
 def _new_future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
+
+
+# ---- the start of the host -------------------------------------------------------------------------------------------
+
+
+# The delay of the host's start, in seconds, in which the client may connect and ask to open a program.
+_START_SECONDS = 0.3
+
+
+class HostStart:
+    """Starts the host, at once or after a delay.
+
+    The start waits while the client draws a program of an earlier session. The compiler worker starts with the first
+    request that needs it or that opens a new program: the results of an earlier session need no compiler.
+    """
+
+    def __init__(self, start_host: Callable[[], None]) -> None:
+        self._start_host = start_host
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_start = asyncio.Event()
+        self._may_start.set()
+
+    def schedule(self) -> None:
+        """Starts the host after `_START_SECONDS`, so that it is ready when the client needs it."""
+        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.start_now)
+
+    def start_now(self) -> None:
+        """Starts the host, unless it runs."""
+        self._stop_timer()
+        self._start_host()
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        """Cancels a scheduled start; while active, `wait_until_allowed` waits."""
+        self._stop_timer()
+        self._may_start.clear()
+        try:
+            yield
+        finally:
+            self._may_start.set()
+
+    async def wait_until_allowed(self) -> None:
+        """Waits until no `postponed` block is active."""
+        await self._may_start.wait()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None

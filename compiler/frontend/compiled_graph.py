@@ -35,7 +35,7 @@ from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
 
 if TYPE_CHECKING:
-    from buddy.compiler.ops.registry import Lowering
+    from buddy.compiler.ops.utils import Lowering
 
 
 # Compiles a graph under a recipe to an artifact.
@@ -288,7 +288,7 @@ def _compile_and_store(
 ) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
     from buddy.compiler.driver.compile_graph import compile_and_store
-    from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.ops.utils import Registry
 
     registry = Registry(lowerings) if lowerings else None
     if settings.fallback == "error":

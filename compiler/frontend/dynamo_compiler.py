@@ -38,7 +38,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 if TYPE_CHECKING:
     from buddy.compiler.frontend.capture import DynamicShapes
     from buddy.compiler.mlir.bindings import ir
-    from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.ops.utils import Registry
 
 
 # Runs a graph: takes the tensors of all its placeholders, and returns its results.
@@ -341,7 +341,7 @@ class DynamoCompiler:
     def _user_registry(self) -> Registry | None:
         """Returns the lowerings with priority over the registries of this package; None if there are none."""
         from buddy.compiler.ops import registries
-        from buddy.compiler.ops.registry import Registry
+        from buddy.compiler.ops.utils import Registry
 
         is_builtin = any(self.primary_registry is registry for registry in registries().values())
         lowerings = {**({} if is_builtin else self.primary_registry or {}), **self._ops_registry.maps[0]}

@@ -31,7 +31,7 @@ from buddy.compiler.runtime.sensitivity import (
 )
 
 if TYPE_CHECKING:
-    from buddy.compiler.ops.registry import Lowering
+    from buddy.compiler.ops.utils import Lowering
 
 
 Verify = Literal["off", "error", "warn"]
@@ -128,7 +128,7 @@ class VerifiedGraph:
     def _first_wrong_node(self, arguments: Sequence[torch.Tensor]) -> tuple[Op | None, str]:
         """Returns the first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.driver.observation import compile_observed
-        from buddy.compiler.ops.registry import Registry
+        from buddy.compiler.ops.utils import Registry
         from buddy.compiler.runtime.node_comparison import compare_nodes
 
         try:

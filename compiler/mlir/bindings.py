@@ -13,6 +13,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -233,3 +234,34 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def _load_real(self, fullname: str) -> ModuleType:
         return import_module(f"{PACKAGE}.{fullname.removeprefix(self._prefix)}")
+
+
+# ---- the documentation of ops ----------------------------------------------------------------------------------------
+
+
+# The names of the bindings' modules, by the dialects that have another name than their module.
+_MODULE_NAMES = {"omp": "openmp"}
+
+
+def op_documentation(name: str) -> str:
+    """Returns the documentation of op `name` (`dialect.op`), "" if the bindings have none."""
+    op = _op_class(name)
+    for cls in op.__mro__ if op is not None else ():
+        # The generated class has the documentation and defines the op's name; the bindings' extensions subclass it.
+        if "OPERATION_NAME" in vars(cls) and cls.__doc__:
+            return inspect.cleandoc(cls.__doc__)
+    return ""
+
+
+def _op_class(name: str) -> type[object] | None:
+    """Returns the bindings' class of an op, the most derived one if there are several, or `None`."""
+    dialect = name.partition(".")[0]
+    if not dialect.isidentifier():
+        return None
+    try:
+        module = importlib.import_module(f"{PACKAGE}.dialects.{_MODULE_NAMES.get(dialect, dialect)}")
+    except ImportError:
+        return None
+    classes = (value for value in vars(module).values() if inspect.isclass(value))
+    matches = [cls for cls in classes if getattr(cls, "OPERATION_NAME", "") == name]
+    return max(matches, key=lambda cls: len(cls.__mro__), default=None)

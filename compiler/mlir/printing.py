@@ -2,7 +2,7 @@
 
 The binding of the translation to LLVM IR leaks memory: it calls a function of MLIR's C API whose result the caller must
 free, and does not free it. `to_llvm_ir` calls the same function directly if the library exports it; otherwise it uses
-the binding.
+the binding. The engine calls `generic_form` in a one-shot process, since parsing may crash the process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm
 from buddy.compiler.mlir.provenance import FILE, LocationSets
+from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
 # ` loc(BODY)` after an op or an argument. BODY may have parentheses, nested in at most one other pair of them.
@@ -236,3 +238,39 @@ def _pointer(capsule: object) -> int | None:
     get_pointer.argtypes, get_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     pointer: int | None = get_pointer(capsule, get_name(capsule))
     return pointer
+
+
+# ---- the generic form ------------------------------------------------------------------------------------------------
+
+
+_POSITION = re.compile(r'"[^"]*":(\d+):\d+')
+
+
+class _LineSets(LocationSets):
+    """Maps locations of MLIR's parser, `"-":line:column`, to the sets of nodes of the parsed lines."""
+
+    def __init__(self, line_sets: array[int]) -> None:
+        super().__init__()
+        self._line_sets = line_sets
+
+    def number_in(self, text: str) -> int:
+        match = _POSITION.search(text)
+        line = int(match[1]) - 1 if match else -1
+        return self._line_sets[line] if 0 <= line < len(self._line_sets) else 0
+
+    def is_direct(self, number: int) -> bool:
+        """Returns True: this process only has the numbers of the sets, and cannot recognise derived sets."""
+        return True
+
+
+def generic_form(request: GenericFormRequest) -> GenericForm:
+    """Prints the module of a request in generic form; each line has the set of the line that its op was parsed from."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    try:
+        module = ir.Module.parse(request.content, context)
+    except ir.MLIRError as error:
+        return GenericForm(problem=str(error).splitlines()[0])
+    located = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
+    text = print_mlir(located, _LineSets(array("I", request.line_sets)))
+    return GenericForm(text.content, array("I", text.line_sets).tobytes())

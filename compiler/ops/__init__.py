@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.ops.utils import Registry
     from buddy.compiler.protocol import OpInfo
 
 # The dialect of the recipe, and the registries to search for it, in order.

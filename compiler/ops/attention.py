@@ -36,9 +36,10 @@ from buddy.compiler.ops.attention_tiles import (
     update_in_place,
 )
 from buddy.compiler.ops.precision import reject_precision, round_operands_if_requested
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
+    accumulator_type,
+    cast_tensor,
     contract,
     empty,
     filled,
@@ -48,9 +49,9 @@ from buddy.compiler.ops.structured import (
     shape_of,
     transpose,
 )
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import (
     LoweringError,
+    Registry,
     SymbolTable,
     argument,
     normalize_dim,

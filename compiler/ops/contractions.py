@@ -11,14 +11,14 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside
-from buddy.compiler.ops.indexing import broadcast_shape
+from buddy.compiler.ops.indexing import broadcast_shape, fall_back_if_outside
 from buddy.compiler.ops.loops import LoopState, compare, element, minus, pick, plus, position, scalar_to_index
 from buddy.compiler.ops.precision import emit_product, int4_product
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
     PARALLEL,
+    accumulator_type,
+    cast_tensor,
     contract,
     empty,
     generic,
@@ -28,8 +28,7 @@ from buddy.compiler.ops.structured import (
     reshape,
     shape_of,
 )
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -256,7 +255,8 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     state = LoopState([st.filled(0, [rows, width], node.tensor_meta.dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    product = _GroupedProduct(*(value_of(op, symbol_table) for op in (x, w, ends)), *dtypes, state)
+    values = [value_of(op, symbol_table) for op in (x, w, ends)]
+    product = _GroupedProduct(values[0], values[1], values[2], *dtypes, state)
     state.each(0, groups, product.multiply_group)
     return state.tensors[0]
 

@@ -13,10 +13,10 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.integers import INTEGER_TYPES, bits_of, from_bits, stored_bit_width
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import (
     LoweringError,
+    Registry,
     SymbolTable,
     argument,
     constant,

@@ -25,10 +25,9 @@ from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import RESULT_SIZES, index_value, record_shape, sizes_attribute, symbol_attributes
 from buddy.compiler.ops.structured import empty
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, meta_type, value_of
 from buddy.compiler.protocol.artifact import EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import digest
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from buddy.compiler.ops import (
     attention,
-    bounds,
     contractions,
     convolutions,
     data_movement,
@@ -16,7 +15,6 @@ from buddy.compiler.ops import (
     matrices,
     pools,
     quantised,
-    random,
     recurrent,
     recurrent_gradients,
     reductions,
@@ -24,12 +22,10 @@ from buddy.compiler.ops import (
     scans,
     scatter,
     searching,
-    segments,
     shapes,
     sorting,
-    windows,
 )
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 
 ops_registry = Registry(
     elementwise.ops_registry,
@@ -43,15 +39,15 @@ ops_registry = Registry(
     searching.ops_registry,
     shapes.ops_registry,
     data_movement.ops_registry,
-    windows.ops_registry,
+    convolutions.ops_registry,
     indexing.ops_registry,
     scatter.ops_registry,
-    segments.ops_registry,
+    scans.ops_registry,
     convolutions.ops_registry,
     quantised.ops_registry,
     pools.ops_registry,
     resize.ops_registry,
     matrices.ops_registry,
-    bounds.ops_registry,
-    random.ops_registry,
+    indexing.ops_registry,
+    shapes.ops_registry,
 )

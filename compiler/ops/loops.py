@@ -15,8 +15,7 @@ from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, record_shape
-from buddy.compiler.ops.structured import filled, reshape, shape_of
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
+from buddy.compiler.ops.structured import accumulator_type, cast_tensor, filled, reshape, shape_of
 from buddy.compiler.ops.utils import constant
 
 # A number, a symbolic size, or a value of type index.

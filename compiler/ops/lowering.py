@@ -24,8 +24,8 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import SAVED_ARGUMENT
 from buddy.compiler.ops import registries, torch_mlir
-from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
+from buddy.compiler.ops.indexing import value_checks
 from buddy.compiler.ops.precision import INTEGER_PRODUCTS, PrecisionRequest, requested_precision
 from buddy.compiler.ops.reasons import (
     NOT_COMPLEX,
@@ -37,7 +37,6 @@ from buddy.compiler.ops.reasons import (
     unapplied_choices,
     unapplied_precisions,
 )
-from buddy.compiler.ops.registry import Lowering, Registry, Results
 from buddy.compiler.ops.sizes import (
     RESULT_SIZES,
     SIZES,
@@ -48,7 +47,7 @@ from buddy.compiler.ops.sizes import (
     symbol_attributes,
 )
 from buddy.compiler.ops.structured import cast_shape, empty
-from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type
+from buddy.compiler.ops.utils import Lowering, LoweringError, Registry, Results, TransientLoweringError, meta_type
 from buddy.compiler.protocol import BY_HAND, Assignment
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe

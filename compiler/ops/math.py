@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import ir, math
-from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, value_of
 
 ops_registry = Registry()
 

@@ -13,7 +13,7 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import clamp_index
+from buddy.compiler.ops.convolutions import SlidingWindow, insert_spaced, pad_for_window, pool_window, spatial_dims
 from buddy.compiler.ops.data_movement import (
     INDEX_TYPE,
     divide_position,
@@ -22,11 +22,10 @@ from buddy.compiler.ops.data_movement import (
     position_scalar,
     read_element,
 )
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.indexing import clamp_index
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import SymbolTable, argument, value_of
-from buddy.compiler.ops.windows import SlidingWindow, insert_spaced, pad_for_window, pool_window, spatial_dims
+from buddy.compiler.ops.structured import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import Registry, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -44,7 +44,7 @@ from buddy.compiler.ops.rounded_operands import (
     transpose_permutation,
 )
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type
+from buddy.compiler.ops.structured import accumulator_type
 from buddy.compiler.protocol.recipe import F32, GROUP_SIZES, Precision
 
 _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8, TensorDType.Int32

@@ -13,11 +13,9 @@ from typing import Any
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.convolutions import ConvolutionSetup, convolve_padded
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.convolutions import ConvolutionSetup, SlidingWindow, convolve_padded, pad_for_window, per_dim
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.utils import SymbolTable, value_of
-from buddy.compiler.ops.windows import SlidingWindow, pad_for_window, per_dim
+from buddy.compiler.ops.utils import Registry, SymbolTable, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

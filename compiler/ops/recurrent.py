@@ -21,14 +21,13 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, bufferization, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside
-from buddy.compiler.ops.elementwise.functions import sigmoid
+from buddy.compiler.ops.elementwise.arithmetic import sigmoid
+from buddy.compiler.ops.indexing import fall_back_if_outside
 from buddy.compiler.ops.loops import LoopState, compare, element, minus, plus, position, scalar_to_index
 from buddy.compiler.ops.precision import reject_precision
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+from buddy.compiler.ops.structured import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 unrolled_registry = Registry()

@@ -17,10 +17,9 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import LoopState, minus
 from buddy.compiler.ops.precision import reject_precision
 from buddy.compiler.ops.recurrent import copy_into_buffers, copy_to_own_buffers, insert_parts
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import SymbolTable, argument, value_of
+from buddy.compiler.ops.structured import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import Registry, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 

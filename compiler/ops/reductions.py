@@ -15,11 +15,12 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.integers import bits_of
 from buddy.compiler.ops.loops import index_to_scalar
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
     PARALLEL,
     REDUCTION,
+    accumulator_type,
+    cast_tensor,
     empty,
     filled,
     generic,
@@ -31,8 +32,7 @@ from buddy.compiler.ops.structured import (
     shape_of,
     slice_of,
 )
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import SymbolTable, argument, normalize_dim, value_of
+from buddy.compiler.ops.utils import Registry, SymbolTable, argument, normalize_dim, value_of
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir

@@ -18,10 +18,9 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.data_movement import INDEX_TYPE
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type
-from buddy.compiler.ops.utils import SymbolTable, value_of
+from buddy.compiler.ops.structured import accumulator_type
+from buddy.compiler.ops.utils import Registry, SymbolTable, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -14,7 +14,7 @@ from buddy.compiler.mlir.walk import argument_attributes, defining_op
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import cast_tensor
+from buddy.compiler.ops.structured import cast_tensor
 
 _F32, _BF16, _INT8 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8
 # The largest 8-bit integer that is used: the range is symmetric.

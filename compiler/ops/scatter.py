@@ -13,13 +13,18 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
-from buddy.compiler.ops.indexing import Subscripts, is_mask, subscripts_of
+from buddy.compiler.ops.indexing import (
+    Subscripts,
+    clamp_index,
+    fall_back_if,
+    fall_back_if_outside,
+    is_mask,
+    subscripts_of,
+)
 from buddy.compiler.ops.loops import element, for_each, index_to_scalar, insert, number, position
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Combine, Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, value_of
+from buddy.compiler.ops.structured import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, normalize_dim, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -9,8 +9,8 @@ from buddy.compiler.graph.sizes import smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.elementwise import promoted_type
+from buddy.compiler.ops.indexing import clamp_index, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.loops import (
     Extent,
     compare,
@@ -28,10 +28,9 @@ from buddy.compiler.ops.loops import (
 )
 from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.reductions import extreme
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import PARALLEL, empty, filled, generic, loop_index, shape_of
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -21,7 +21,6 @@ from buddy.compiler.ops.loops import (
     position,
     scalar_to_index,
 )
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.selection import Order, SortBuffer
 from buddy.compiler.ops.structured import (
@@ -35,7 +34,15 @@ from buddy.compiler.ops.structured import (
     shape_of,
     transpose,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, tensor_type, value_of
+from buddy.compiler.ops.utils import (
+    LoweringError,
+    Registry,
+    SymbolTable,
+    argument,
+    normalize_dim,
+    tensor_type,
+    value_of,
+)
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

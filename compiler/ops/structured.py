@@ -1,4 +1,4 @@
-"""Builders of tensor ops that lowerings share: `linalg` ops, reshapes and slices.
+"""Builders of tensor ops that lowerings share: `linalg` ops, reshapes, slices and casts; the types of accumulators.
 
 Each returns a tensor, whose shape it records if it has symbolic sizes. Element types (`dtype`) are those of the graph,
 because MLIR's types lack the signedness of integers.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.sizes import Dim, is_dynamic, product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
-from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sizes import index_value, known_shape, record_shape, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
+
+if TYPE_CHECKING:
+    from buddy.compiler.graph.sizes import Size
+
 
 PARALLEL, REDUCTION = "parallel", "reduction"
 
@@ -349,3 +353,32 @@ def integer_to_index(value: ir.Value) -> ir.Value:
 def loop_index(dim: int) -> ir.Value:
     """Returns the index of loop `dim`, inside a body."""
     return linalg.IndexOp(dim).result
+
+
+# ---- accumulator types and casts -------------------------------------------------------------------------------------
+
+
+# Sums of at least this many f32 terms use an f64 accumulator.
+MIN_F64_TERMS = 1 << 16
+_WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
+
+
+def accumulator_type(dtype: TensorDType, count: int | Size = 1) -> TensorDType:
+    """Returns the accumulator type for `count` elements of `dtype`.
+
+    It is f32 for 16-bit floats, as in PyTorch, and f64 for at least `MIN_F64_TERMS` floats of up to 32 bits. A symbolic
+    `count` counts as small.
+
+    PyTorch adds many numbers pairwise, while compiled code may use one accumulator. There, f32 with its 24 bits loses
+    most of each term: a sum of 2**16 equal terms is 2**16 times as large as a term.
+    """
+    wide = _WIDE.get(dtype, dtype)
+    is_long_sum = isinstance(count, int) and count >= MIN_F64_TERMS
+    return TensorDType.Float64 if wide is TensorDType.Float32 and is_long_sum else wide
+
+
+def cast_tensor(value: ir.Value, dtype: TensorDType, to: TensorDType) -> ir.Value:
+    """Casts each element of a tensor from `dtype` to `to`."""
+    if dtype is to:
+        return value
+    return pointwise([(value, dtype)], shape_of(value), to, lambda x: cast(x, to))

@@ -26,8 +26,8 @@ from buddy.compiler.passes.kernels.gemm.fixed_point import (
     is_grouped_product,
     packing_of,
 )
+from buddy.compiler.passes.kernels.neighbours import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.packing import Panels, panels_of
-from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
 

@@ -21,7 +21,7 @@ from buddy.compiler.passes.kernels.conv.selection import (
 )
 from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse_convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
-from buddy.compiler.passes.kernels.stages import find_neighbours
+from buddy.compiler.passes.kernels.neighbours import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
 

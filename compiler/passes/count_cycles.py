@@ -23,7 +23,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registe
 from buddy.compiler.passes.convert_tasks_to_llvm import DYNAMIC_GEP_INDEX, pointer_type
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
-from buddy.compiler.support.cycle_counter import CycleCounter, cycle_counter
+from buddy.compiler.support.timing import CycleCounter, cycle_counter
 
 # The number of words before the first counter: the word in which a callee finds the number of its first counter.
 _HEADER_WORDS = 1

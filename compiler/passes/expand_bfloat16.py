@@ -11,9 +11,9 @@ from typing import ClassVar
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of, constant_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.fuse_elementwise import represents
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import element_type, with_element_type
-from buddy.compiler.passes.late_roundings import represents
 
 # Ops that do not depend on the meaning of the bits, and stay as they are.
 _UNCHANGED_OPS = frozenset({"arith.bitcast", "arith.constant"})

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.emit import element_type, with_element_type
-from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
-from buddy.compiler.passes.kernels.functions.roundings import ByteRounding, byte_rounding_of
-from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
+from buddy.compiler.passes.kernels.functions import double_functions, polynomials, trigonometry
+from buddy.compiler.passes.kernels.functions.patterns import (
+    Activation,
+    ByteRounding,
+    activation_around,
+    byte_rounding_of,
+)
 from buddy.compiler.passes.kernels.structured import VECTOR_MATH
+
+_MODULES = {
+    polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),
+    trigonometry: (
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+        *("sinh", "cosh", "asinh", "acosh", "atanh", "powf"),
+    ),
+}
+
+# The functions that emit an expansion: for operands in single precision.
+EXPANSIONS: dict[str, Callable[..., Any]] = {
+    f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
+}
+# For operands in double precision.
+DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
+    f"math.{name}": getattr(double_functions, name)
+    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")
+}
 
 
 @register

@@ -14,18 +14,20 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE
-from buddy.compiler.passes.kernels.rows.analysis import (
+from buddy.compiler.passes.kernels.rows.fusion import (
     Bounds,
     OperandAccess,
+    RowLoop,
     RowOp,
+    RowStage,
     leading_rows,
     refine_bounds,
     row_bytes,
     row_conflict,
     split_rows,
+    stages_of,
 )
-from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
-from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, Structured, structure_of
+from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, StructuredOp, structure_of
 from buddy.compiler.passes.write_in_place import is_allocated
 
 
@@ -60,7 +62,7 @@ class _Op:
     """A structured op, and whether it belongs to a group."""
 
     op: Any
-    structured: Structured
+    structured: StructuredOp
     is_grouped: bool = False
 
     @property
@@ -90,7 +92,7 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
     return [run for run in runs if len(run) > 1]
 
 
-def _analyse(op: ir.Operation) -> Structured | None:
+def _analyse(op: ir.Operation) -> StructuredOp | None:
     """Returns the loops of `op`; `None` if it cannot be fused.
 
     An op cannot be fused if it is not structured, is a contraction, has a loop without iterations, or belongs to a
@@ -106,7 +108,7 @@ def _analyse(op: ir.Operation) -> Structured | None:
     return None if is_empty or _is_contraction(structured) else structured
 
 
-def _is_contraction(op: Structured) -> bool:
+def _is_contraction(op: StructuredOp) -> bool:
     """True if two inputs vary along a reduction, as in matmuls and convolutions, which have their own kernels."""
     return any(sum(op.reads(i) and bool(loop.strides[i]) for i in range(op.inputs)) > 1 for loop in op.reductions)
 

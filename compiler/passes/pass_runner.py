@@ -20,7 +20,7 @@ from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered_passes
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.stderr_capture import capture_stderr
+from buddy.compiler.support.files import capture_stderr
 
 # Messages of MLIR's pass manager and of LLVM's option parser.
 _REJECTED_OPTIONS = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.runtime.graph_interpreter import compute_results
 
 if TYPE_CHECKING:
-    from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.ops.utils import Registry
 
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]

@@ -26,7 +26,7 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.saved_spreads import may_be_saved
 from buddy.compiler.runtime.sensitivity import compare_result, measure_difference, measure_spreads
 from buddy.compiler.runtime.torch_values import fingerprints
-from buddy.compiler.support.machine_load import LoadMeter
+from buddy.compiler.support.timing import LoadMeter
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph

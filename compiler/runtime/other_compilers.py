@@ -30,7 +30,7 @@ from buddy.compiler.runtime.measure import (
     time_interleaved,
     torch_threads,
 )
-from buddy.compiler.support.machine_load import LoadMeter
+from buddy.compiler.support.timing import LoadMeter
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.worker_messages import NativeCode

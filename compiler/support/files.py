@@ -1,13 +1,15 @@
-"""Makes temporary folders, and reads and appends to files of JSON lines."""
+"""Makes temporary folders, reads and appends to files of JSON lines, and captures stderr in a file."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -92,3 +94,18 @@ def append_json_line(path: Path, value: object) -> None:
         last_byte = file.read()
         is_truncated = last_byte not in (b"", b"\n")
         file.write(b"\n" * is_truncated + msgspec.json.encode(value) + b"\n")
+
+
+# ---- stderr ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def capture_stderr(file: IO[bytes]) -> Iterator[None]:
+    """Redirects the process's stderr to `file` inside the `with` block."""
+    original_fd = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(original_fd, 2)
+        os.close(original_fd)

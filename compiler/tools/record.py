@@ -11,7 +11,7 @@ from pathlib import Path
 
 from buddy.compiler.driver.compilation import Compilation, Compiler
 from buddy.compiler.frontend.capture import is_recording, notify_listener
-from buddy.compiler.graph.extraction import ExtractionError
+from buddy.compiler.graph.serialization import ExtractionError
 from buddy.compiler.importers.sources import with_unique_names
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.errors import Diagnostic

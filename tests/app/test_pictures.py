@@ -33,10 +33,8 @@ from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
 from buddy.app.screens.documentation import PageScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
-from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen, ProvenanceStep
 from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
-from buddy.app.screens.log import LogScreen
-from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
+from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen, TableScreen
 from buddy.app.screens.numerics import NumericsScreen
 from buddy.app.screens.pass_options import OptionScreen
 from buddy.app.screens.picker import PickerScreen
@@ -44,9 +42,8 @@ from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
-from buddy.app.screens.results import LoggedResult, ResultScreen
-from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.results import LoggedResult, LogScreen, ResultScreen
+from buddy.app.screens.stage_lists import FollowScreen, NodeHistoryScreen, ProvenanceStep, SearchResultsScreen
 from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow

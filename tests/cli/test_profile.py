@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.support.cycle_counter import cycle_counter
+from buddy.compiler.support.timing import cycle_counter
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.codegen.objects import remarks
-from buddy.compiler.codegen.objects.remarks import ObjectRemark, RemarksError, parse_remarks
+from buddy.compiler.codegen.objects import llvm_passes
+from buddy.compiler.codegen.objects.llvm_passes import ObjectRemark, RemarksError, parse_remarks
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.protocol import LLVM
 from buddy.compiler.protocol.presets import default_recipe
@@ -41,7 +41,7 @@ def test_remarks_lead_to_nodes_and_are_kept_beside_objects(monkeypatch: pytest.M
     def call(*words: Any) -> Any:
         raise AssertionError("LLVM is asked again")
 
-    monkeypatch.setattr(remarks, "call_and_wait", call)
+    monkeypatch.setattr(llvm_passes, "call_and_wait", call)
     assert compiler.code_remarks(recipe) == found
 
 
@@ -54,4 +54,4 @@ def test_code_for_another_machine_has_none() -> None:
 
 def test_a_process_that_does_not_live_to_say_it_is_an_error() -> None:
     with pytest.raises(RemarksError, match="not enough values"):
-        remarks.remarks_of([b""], 2)
+        llvm_passes.remarks_of([b""], 2)

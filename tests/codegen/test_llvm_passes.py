@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.codegen.machines import this_machine
-from buddy.compiler.codegen.objects.optimiser import OptimiserError, optimise_functions, parse_passes
+from buddy.compiler.codegen.objects.llvm_passes import OptimiserError, optimise_functions, parse_passes
 
 pytestmark = pytest.mark.process
 SUM = """

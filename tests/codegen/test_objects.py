@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.codegen.objects import ObjectCrash, batch, compile_objects, workers
+from buddy.compiler.codegen.objects import ObjectCrash, compile_objects, workers
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.support import disk_cache
@@ -52,7 +52,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ObjectWorker]]:
     """Two processes beside this one, which no other test sees."""
     found: list[ObjectWorker] = []
     monkeypatch.setattr(workers, "_workers", found)
-    monkeypatch.setattr(batch, "_crashed", {})
+    monkeypatch.setattr(workers, "_crashed", {})
     monkeypatch.setattr(workers, "cores", lambda: 3)
     workers.start_workers()
     yield found
@@ -122,8 +122,8 @@ def test_a_module_that_a_process_crashed_on_is_not_compiled_here(
         end_when_asked(patch, signal.SIGABRT)
         with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
             compile_objects(modules, 2)
-    (crashed,) = [module for module in MODULES if batch._identity(module, 2) in batch._crashed]
-    monkeypatch.setattr(batch, "emit_object", lambda *_: pytest.fail("this process compiles"))
+    (crashed,) = [module for module in MODULES if workers._identity(module, 2) in workers._crashed]
+    monkeypatch.setattr(workers, "emit_object", lambda *_: pytest.fail("this process compiles"))
     with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
         compile_objects([crashed], 2)
     others = [module for module in MODULES if module != crashed]
@@ -135,7 +135,7 @@ def test_a_graph_that_llvm_crashes_on_runs_in_eager_with_one_warning(
 ) -> None:
     monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     end_when_asked(monkeypatch, signal.SIGABRT)
-    monkeypatch.setattr(batch, "emit_object", lambda *_: pytest.fail("this process compiles"))
+    monkeypatch.setattr(workers, "emit_object", lambda *_: pytest.fail("this process compiles"))
     x = torch.linspace(-1, 1, 12)
     with pytest.warns(UserWarning, match=r"runs in eager: LLVM crashed .*SIGABRT.* machine code of @") as told:
         found = torch.compile(lambda x: (x * 3).sin() + 1, backend="buddy")(x)

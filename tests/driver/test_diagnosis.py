@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buddy.compiler.codegen.objects import ObjectCrash
-from buddy.compiler.codegen.objects.optimiser import OptimiserError
+from buddy.compiler.codegen.objects.llvm_passes import OptimiserError
 from buddy.compiler.driver import diagnosis
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets

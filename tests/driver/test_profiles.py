@@ -18,18 +18,24 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.engine.profiles import locate_instructions
+from buddy.compiler.engine.host_requests import locate_instructions
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.cycle_counter import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
+from buddy.compiler.support.timing import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
 from buddy.compiler.tools.profile import sampling
-from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
+from buddy.compiler.tools.profile.attribution import (
+    COUNTING_PASS,
+    Traffic,
+    attribute_time,
+    operations_of,
+    with_counting,
+    without_counting,
+)
 from buddy.compiler.tools.profile.measure import profile
-from buddy.compiler.tools.profile.minimum_work import Traffic, operations_of
 from buddy.compiler.tools.profile.sampling import SamplingError
 from tests.models import stack
 from tests.programs import Line, captured, without

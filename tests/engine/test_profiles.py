@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.engine.profiles import peak_note
+from buddy.compiler.engine.host_requests import peak_note
 from buddy.compiler.protocol.profile import NodeTime, Peak, ProfileReport
 from buddy.compiler.protocol.run_report import Timing
 

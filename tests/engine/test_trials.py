@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from buddy.compiler.engine.ir_requests import PassTrialHandler
+from buddy.compiler.engine.one_shot_requests import PassTrialHandler
 from buddy.compiler.protocol import Tried, TriedAll, TryPasses
 from buddy.compiler.protocol.one_shot_messages import TrialOutcome
 from buddy.compiler.protocol.recipe import PassStep

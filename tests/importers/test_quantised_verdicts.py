@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.importers.onnx_files.disturbed import Disturbed
-from buddy.compiler.importers.onnx_files.reference import Reference
+from buddy.compiler.importers.onnx_files.reference import DisturbedReference, Reference
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
@@ -163,7 +162,7 @@ def test_a_step_where_no_number_is_halfway_is_found(captured: CapturedGraph) -> 
 
 
 def test_random_errors_change_what_is_halfway_and_nothing_else(captured: CapturedGraph) -> None:
-    disturbed = Disturbed(captured.onnx_model)
+    disturbed = DisturbedReference(captured.onnx_model)
     assert captured.eager is not None
     expected, _ = captured.eager(captured.tensors)
     runs = [results[0] for results in disturbed(captured.tensors, 0)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.write_effects import WriteEffects
+from buddy.compiler.mlir.walk import WriteEffects
 
 # `@even` and `@odd` call each other, and `@even` writes, which a search finds last: MLIR lists the last use first.
 # `@reader` and `@other_reader` call each other, and only read.

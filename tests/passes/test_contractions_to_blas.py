@@ -7,9 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas
+from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas, blas_product
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
-from buddy.compiler.passes.kernels.blas_calls import blas_product
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.support import blas
 from tests.passes.products import function, operands

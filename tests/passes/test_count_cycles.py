@@ -206,13 +206,13 @@ def test_without_an_entry_it_says_where_it_stands() -> None:
 
 
 def test_other_machines_read_their_own_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from buddy.compiler.support import cycle_counter
+    from buddy.compiler.support import timing
 
-    monkeypatch.setattr(cycle_counter.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(timing.platform, "machine", lambda: "aarch64")
     text = compiled().text
     assert 'llvm.inline_asm has_side_effects "isb\\0Amrs $0, cntvct_el0"' in text
     assert "readcyclecounter" not in text
-    monkeypatch.setattr(cycle_counter.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(timing.platform, "machine", lambda: "riscv64")
     with pytest.raises(PassError, match="no known cycle counter"):
         compiled()
 

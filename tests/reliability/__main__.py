@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
+from buddy.compiler.tools.coverage.session import CoveragePlanError, parse_shard
 from tests.reliability import whole
 from tests.reliability.campaign import Campaign, Plan, carried_out, faults, told
 

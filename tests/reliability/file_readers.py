@@ -135,8 +135,7 @@ def _onnx() -> dict[str, FileReader]:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
-    from buddy.compiler.importers.onnx_files.model import prepare_model
-    from buddy.compiler.importers.onnx_files.nodes import build_graph
+    from buddy.compiler.importers.onnx_files.model import build_graph, prepare_model
     from buddy.compiler.protocol.source_locations import SourceError
 
     def read(path: Path) -> None:

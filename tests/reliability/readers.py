@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.panes import node_filter
+from buddy.app.panes import graph_nodes
 from buddy.app.reports import tuning
 from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
@@ -24,7 +24,7 @@ from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
-from buddy.compiler.engine.plugin_files import resolve_plugins
+from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.protocol import file_formats, programs, recipe, resumable_stream, worker_messages
@@ -196,7 +196,7 @@ def _completed(text: str) -> None:
 
 
 def _filtered(text: str) -> None:
-    node_filter.parse_filter(text)(FACTS)
+    graph_nodes.parse_filter(text)(FACTS)
 
 
 def _searched(text: str) -> None:
@@ -283,7 +283,7 @@ SMALL = recipe.Recipe(
     choices=(recipe.OpChoice("mm_3", "tosa"),),
     backend_flags=("--iree-opt-level=O2",),
 )
-FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
+FACTS = graph_nodes.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = SavedHistory([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
 KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
@@ -360,7 +360,7 @@ READERS: dict[str, Reader] = {
     ),
     "pipeline": Reader(_text(_parsed_pipeline), (pipeline_text.PipelineError,), (_pipeline(),), weight=30),
     "completion": Reader(_text(_completed), (), (_pipeline(),)),
-    "filter": Reader(_text(_filtered), (node_filter.FilterError,), (FILTER.encode(),), weight=40),
+    "filter": Reader(_text(_filtered), (graph_nodes.FilterError,), (FILTER.encode(),), weight=40),
     "search": Reader(
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),

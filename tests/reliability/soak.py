@@ -32,7 +32,7 @@ from buddy.app import actions
 from buddy.app.workbench.app import MainScreen
 from buddy.app.workspace import history, session_file
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.engine.ir_requests import MAX_FORMS
+from buddy.compiler.engine.one_shot_requests import MAX_FORMS
 from buddy.compiler.support import files
 from buddy.themes.palette import themes
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried

@@ -18,8 +18,8 @@ from buddy.app.actions import PANES
 from buddy.app.panes.ir_painter import MAX_CACHED_LINES
 from buddy.app.reports.value_pages import viewed_tensors
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
+from buddy.app.screens.stage_lists import NodeHistoryScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.line_cache import MAX_PAGES, LineCache
 from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
@@ -28,7 +28,7 @@ from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
+from buddy.compiler.engine.one_shot_requests import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.text.lines import IndexedText

@@ -17,7 +17,7 @@ import torch
 
 from buddy.app.reports.tuning import read_variation
 from buddy.app.workspace.settings import read_settings
-from buddy.compiler.engine.plugin_files import resolve_plugins
+from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parse_modules

@@ -24,8 +24,7 @@ from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import TOLERANCES, compare
 from buddy.compiler.runtime.measure import compare_results, summarize_times
-from buddy.compiler.support import machine_load
-from buddy.compiler.support.machine_load import LoadMeter
+from buddy.compiler.support.timing import LoadMeter
 from tests.runtime.objects import compile_object
 
 
@@ -223,7 +222,7 @@ def test_a_run_tells_how_busy_the_machine_was() -> None:
 
 def test_what_is_computed_meanwhile_by_another_process_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(machine_load, "_MIN_SECONDS", 3600.0)
+        patch.setattr("buddy.compiler.support.timing._MIN_SECONDS", 3600.0)
         assert LoadMeter().load().others == -1.0, "too short to tell"
     if not Path("/proc/stat").exists():
         pytest.skip("the system does not tell how busy it is")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler_path
+from buddy.compiler.codegen.iree.options import IreeMissingError, compiler_path
 from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.protocol.errors import BuddyError

@@ -1,15 +1,69 @@
-"""The inputs of IREE's compiler and runtime as plain values: the flags of a recipe, the program, and the artifact.
+"""Finds IREE's packages, and has the inputs of its compiler and runtime as plain values.
 
-Does not import IREE.
+These are the flags of a recipe, the program and the artifact. Importing this module does not import IREE.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
 
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
+from buddy.compiler.protocol.errors import BuddyError
+
+# ---- IREE's packages -------------------------------------------------------------------------------------------------
+
+
+NOT_INSTALLED = "IREE is not installed"
+INSTALL_COMMAND = "pip install 'buddy-tui[iree]'"
+
+
+class IreeMissingError(BuddyError):
+    """IREE's compiler or its runtime is not installed."""
+
+
+def missing_packages() -> str:
+    """Returns a message with the packages of IREE that are not installed, "" if all are installed."""
+    absent = [name for name in ("iree.compiler", "iree.runtime") if not _is_importable(name)]
+    return f"{NOT_INSTALLED} ({' and '.join(absent)})" if absent else ""
+
+
+def compiler_path() -> Path:
+    """Returns the path of `iree-compile`. Raises `IreeMissingError` if a package or the executable is missing."""
+    if problem := missing_packages():
+        raise IreeMissingError(problem)
+    from iree.compiler.tools.binaries import find_tool
+
+    try:
+        return Path(find_tool("iree-compile"))
+    except ValueError as error:
+        raise IreeMissingError(str(error)) from error
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of IREE's installed packages."""
+    installed = {}
+    for package in ("iree-base-compiler", "iree-base-runtime"):
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+# ---- flags and messages ----------------------------------------------------------------------------------------------
+
 
 # With IREE's default limit of 32 KiB on stack allocation, larger models fail with "exceeded stack allocation limit" at
 # O2. At O3, BERT fails even with 256 KiB.

@@ -1,7 +1,11 @@
 """Compiles modules in the LLVM dialect to objects, in this process and in worker processes."""
 
-from buddy.compiler.codegen.objects.batch import CompiledObject, ObjectCrash, compile_objects
-from buddy.compiler.codegen.objects.emit import new_context
-from buddy.compiler.codegen.objects.workers import start_workers
+from buddy.compiler.codegen.objects.workers import (
+    CompiledObject,
+    ObjectCrash,
+    compile_objects,
+    new_context,
+    start_workers,
+)
 
 __all__ = ["CompiledObject", "ObjectCrash", "compile_objects", "new_context", "start_workers"]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from inspect import signature
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.transform.attention import flash_attention_prefill, gqa_attention_fusion
-from buddy.compiler.graph.transform.groups import (
+from buddy.compiler.graph.transform.fusion import (
     apply_classic_fusion,
+    flash_attention_prefill,
+    gqa_attention_fusion,
     replace_matmul_with_onednn,
     replace_matmul_with_onednn_selective,
     simply_fuse,

@@ -21,8 +21,7 @@ from buddy.compiler.importers.mlir_files.signatures import (
 )
 from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import symbol_of
-from buddy.compiler.mlir.write_effects import WriteEffects
+from buddy.compiler.mlir.walk import WriteEffects, symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_word

@@ -8,11 +8,9 @@ import torch
 from buddy.compiler.frontend.graph_info import ir_graph_info, table_of_rows
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
-from buddy.compiler.importers.onnx_files.disturbed import Disturbed, quantises
 from buddy.compiler.importers.onnx_files.importing import import_onnx
-from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
-from buddy.compiler.importers.onnx_files.nodes import build_graph
-from buddy.compiler.importers.onnx_files.reference import Reference
+from buddy.compiler.importers.onnx_files.model import PreparedModel, build_graph, prepare_model
+from buddy.compiler.importers.onnx_files.reference import DisturbedReference, Reference, quantises
 from buddy.compiler.importers.sources.inputs import SEED, new_generator, random_tensor
 from buddy.compiler.importers.sources.modules import shape_words
 from buddy.compiler.importers.sources.opening import Opening
@@ -40,7 +38,7 @@ def load(opening: Opening) -> CapturedProgram:
     captured = CapturedGraph(
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference,
         table_of_rows(info.rows), parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
-        disturbed=Disturbed(content) if quantises(model.model) else None,
+        disturbed=DisturbedReference(content) if quantises(model.model) else None,
     )  # fmt: skip
     note = f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
     return CapturedProgram([captured], [*model.notes, note])

@@ -10,7 +10,7 @@ A lowering is an expression on `Scalar`s that the decorator `elementwise` regist
 from __future__ import annotations
 
 # Importing these modules registers the lowerings of their ops.
-from buddy.compiler.ops.elementwise import arithmetic, division, functions, logic, series, special  # noqa: F401
+from buddy.compiler.ops.elementwise import arithmetic, logic, series, special  # noqa: F401
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, promoted_type
 
 __all__ = ["elementwise", "lower_expression", "ops_registry", "promoted_type"]

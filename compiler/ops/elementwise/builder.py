@@ -11,10 +11,9 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, value_of
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir

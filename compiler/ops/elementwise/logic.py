@@ -20,10 +20,9 @@ from buddy.compiler.ops.elementwise.builder import (
     rounded_operands,
 )
 from buddy.compiler.ops.integers import bits_of, from_bits
-from buddy.compiler.ops.registry import Results
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, value_of
+from buddy.compiler.ops.utils import LoweringError, Results, SymbolTable, constant, value_of
 
 BOOL = TensorDType.Bool
 

@@ -7,13 +7,13 @@ failed on a matrix. The node then falls back to eager.
 
 from __future__ import annotations
 
-from buddy.compiler.ops.matrices import exponential, factorizations, jacobi, stack, symmetric
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.matrices import factorizations, jacobi, ldl, stack
+from buddy.compiler.ops.utils import Registry
 
 ops_registry = Registry(
     stack.ops_registry,
     factorizations.ops_registry,
-    symmetric.ops_registry,
+    ldl.ops_registry,
     jacobi.ops_registry,
-    exponential.ops_registry,
+    factorizations.ops_registry,
 )

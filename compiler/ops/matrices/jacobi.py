@@ -32,12 +32,11 @@ from buddy.compiler.ops.matrices.stack import (
     stack_shape,
     transpose_matrices,
 )
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.selection import Order
 from buddy.compiler.ops.sorting import ascending, descending, sort_rows
-from buddy.compiler.ops.sums import cast_tensor
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
+from buddy.compiler.ops.structured import cast_tensor
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

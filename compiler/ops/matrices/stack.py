@@ -26,9 +26,8 @@ from buddy.compiler.ops.loops import (
     pick,
     position,
 )
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.utils import SymbolTable, value_of
+from buddy.compiler.ops.utils import Registry, SymbolTable, value_of
 
 INT32 = TensorDType.Int32
 # A tensor [count, ...] with a matrix, vector or number of each of `count` problems, and its element type. A complex

@@ -12,10 +12,8 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.ops.registry import Lowering, Registry
-from buddy.compiler.ops.torch_mlir.importing import to_torch_dialect
-from buddy.compiler.ops.torch_mlir.pipeline import inline_body, to_linalg, unused_arguments
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+from buddy.compiler.ops.torch_mlir.pipeline import inline_body, to_linalg, to_torch_dialect, unused_arguments
+from buddy.compiler.ops.utils import Lowering, LoweringError, Registry, SymbolTable, value_of
 
 
 def unsupported_reason(node: Op) -> str:

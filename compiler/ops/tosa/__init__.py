@@ -7,8 +7,8 @@ reason.
 
 from __future__ import annotations
 
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import contractions, elementwise, reductions, shapes
+from buddy.compiler.ops.utils import Registry
 
 _FAMILIES = (elementwise, shapes, contractions, reductions)
 

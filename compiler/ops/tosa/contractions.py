@@ -9,7 +9,7 @@ from math import prod
 from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir, tosa
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.convolutions import SlidingWindow, per_dim, pool_window
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.reductions import log_sum_exp, softmax
 from buddy.compiler.ops.tosa.registration import tensor_of
@@ -31,12 +31,12 @@ from buddy.compiler.ops.tosa.tensors import (
 )
 from buddy.compiler.ops.utils import (
     LoweringError,
+    Registry,
     SymbolTable,
     argument,
     mlir_element_type_get,
     tensor_type,
 )  # fmt: skip
-from buddy.compiler.ops.windows import SlidingWindow, per_dim, pool_window
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)

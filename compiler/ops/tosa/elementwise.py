@@ -8,8 +8,7 @@ from functools import partial
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops.elementwise.functions import SQRT1_2, SQRT_2_OVER_PI
-from buddy.compiler.ops.registry import Registry, Results
+from buddy.compiler.ops.elementwise.arithmetic import SQRT1_2, SQRT_2_OVER_PI
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.tensors import (
     HALVES,
@@ -27,7 +26,7 @@ from buddy.compiler.ops.tosa.tensors import (
     truncate,
     unary,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable
+from buddy.compiler.ops.utils import LoweringError, Registry, Results, SymbolTable
 
 ops_registry = Registry()
 elementwise = partial(registration.elementwise, ops_registry)

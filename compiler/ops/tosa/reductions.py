@@ -9,11 +9,10 @@ from math import prod
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.reductions import axes_of
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
 from buddy.compiler.ops.tosa.tensors import FLOATS, TosaTensor, cast, reduce, reshape, unary, widen
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, normalize_dim
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)

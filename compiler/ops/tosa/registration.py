@@ -12,10 +12,9 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.elementwise import promoted_type
 from buddy.compiler.ops.elementwise.builder import expression_keywords
-from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expand_to, is_exact, reshape, round_to, splat
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+from buddy.compiler.ops.utils import Lowering, LoweringError, Registry, SymbolTable, value_of
 
 
 def tensor_of(argument: Op, symbol_table: SymbolTable) -> TosaTensor:

@@ -8,7 +8,6 @@ from math import prod
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.shapes import arange_bounds
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
@@ -29,7 +28,7 @@ from buddy.compiler.ops.tosa.tensors import (
     transpose,
     unary,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, permutation_of
+from buddy.compiler.ops.utils import LoweringError, Registry, SymbolTable, argument, normalize_dim, permutation_of
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)

@@ -13,8 +13,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import has_identity_layout, nested_ops, root_of, unique_symbol
-from buddy.compiler.mlir.write_effects import WriteEffects
+from buddy.compiler.mlir.walk import WriteEffects, has_identity_layout, nested_ops, root_of, unique_symbol
 from buddy.compiler.passes.kernels.access import flat_type, flatten, layout_of
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function

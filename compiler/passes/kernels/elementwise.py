@@ -7,10 +7,17 @@ from collections.abc import Callable, Sequence
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div
 from buddy.compiler.passes.kernels.matrix_copies import PanelCopy
-from buddy.compiler.passes.kernels.structured import CHUNK_BYTES, Structured, for_rows, work_of
+from buddy.compiler.passes.kernels.structured import (
+    CHUNK_BYTES,
+    StructuredOp,
+    VectorBody,
+    VectorPosition,
+    clone_ops,
+    for_rows,
+    work_of,
+)
 from buddy.compiler.support.target import Target
 
 # (maximum number of ops in the body, vectors per iteration of a long loop). Unrolling reduces the loop overhead of
@@ -20,12 +27,12 @@ _UNROLLING = ((8, 4), (64, 2))
 _MIN_UNROLLED_ITERATIONS = 16
 
 
-def lanes_for(op: Structured, target: Target) -> int:
+def lanes_for(op: StructuredOp, target: Target) -> int:
     """Returns the number of lanes with which a vector of the widest elements of `op` fills a register."""
     return target.lanes(max(element_bytes(value.type.element_type) for value in op.operands))
 
 
-def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1) -> Loop | None:
+def vector_loop(op: StructuredOp, candidates: Sequence[Loop], max_stride: int = 1) -> Loop | None:
     """Returns the innermost of `candidates` along which vectors can be loaded and stored, or `None`.
 
     Along it, the strides of inputs are -1 to `max_stride`, and those of outputs 1 to `max_stride`.
@@ -37,7 +44,7 @@ def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1)
     return None
 
 
-def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
+def emit_elementwise(e: KernelEmitter, op: StructuredOp, target: Target) -> str:
     """Emits `op`, which has no reductions, at the insertion point and returns a description.
 
     A stride of two is supported, such as that of the real parts of complex numbers, and inputs that are read from the
@@ -66,7 +73,7 @@ def _describe_repetitions(loops: Sequence[Loop], inner: Sequence[Loop]) -> str:
     return f", {sizes} times" if sizes else ""
 
 
-def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
+def _emit_single_element(e: KernelEmitter, op: StructuredOp) -> None:
     """Emits `op`, whose operands have one element each, on scalars."""
     flats = [flatten(value) for value in op.operands]
     values = {op.arguments[i]: e.load_scalar(flat, op.starts[i]) for i, flat in enumerate(flats) if op.reads(i)}
@@ -78,7 +85,7 @@ def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
 class _Elementwise:
     """Emits `op` with vectors along the loop `inner`, and loops over the others around it."""
 
-    def __init__(self, e: KernelEmitter, op: Structured, inner: Loop, lanes: int) -> None:
+    def __init__(self, e: KernelEmitter, op: StructuredOp, inner: Loop, lanes: int) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
         self.outer_loops = [loop for loop in op.loops if loop is not inner]
         self.flats = [flatten(value) for value in op.operands]
@@ -185,12 +192,12 @@ class _Elementwise:
             e.store(value, flat, e.add(start, index), active)
 
 
-def _is_copy(op: Structured) -> bool:
+def _is_copy(op: StructuredOp) -> bool:
     """True if `op` copies its input, in any order of elements."""
     return len(op.operands) == 2 and op.outputs == 1 and op.yielded == [op.arguments[0]]
 
 
-def _transposed_loops(op: Structured) -> tuple[Loop, Loop] | None:
+def _transposed_loops(op: StructuredOp) -> tuple[Loop, Loop] | None:
     """Returns the loop along which the input is contiguous, and the other loop, along which the output is.
 
     Returns `None` if there are no two such loops.
@@ -200,7 +207,7 @@ def _transposed_loops(op: Structured) -> tuple[Loop, Loop] | None:
     return None if input_loop is None or output_loop is None or input_loop is output_loop else (input_loop, output_loop)
 
 
-def _emit_transpose(e: KernelEmitter, op: Structured, input_loop: Loop, output_loop: Loop, lanes: int) -> None:
+def _emit_transpose(e: KernelEmitter, op: StructuredOp, input_loop: Loop, output_loop: Loop, lanes: int) -> None:
     """Emits a copy whose loops `_transposed_loops` returns, in bands of `input_loop`, which threads share."""
     source, target = (flatten(value) for value in op.operands)
     outer = [loop for loop in op.loops if loop is not input_loop and loop is not output_loop]

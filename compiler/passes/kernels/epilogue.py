@@ -2,22 +2,103 @@
 
 A kernel passes a vector of finished sums to `KernelResults.finish` instead of storing it, and gets its first sums from
 `KernelResults.initial`. The sums then need neither a buffer nor another pass over memory.
+
+Where an epilogue rounds to bfloat16, it may be emitted on two vectors at a time. On AMD's Zen 4, `vcvtne2ps2bf16`
+rounds two vectors in the time in which `vcvtneps2bf16` rounds one, and a shuffle with zeros widens each of them again,
+where an extension takes a shuffle and a shift.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from buddy.compiler.mlir.bindings import ir, vector
+from buddy.compiler.mlir.bindings import ir, llvm, vector
 from buddy.compiler.mlir.walk import attributes_of, root_of
 from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError, flatten, merge_loops
-from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.contraction import convert_elements
+from buddy.compiler.passes.kernels.dot_instructions import VDPBF16PS, as_elements
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
-from buddy.compiler.passes.kernels.paired_roundings import PairedValues, emit_paired_body, rounds, rounds_types
-from buddy.compiler.passes.kernels.structured import Structured, analyse_vectorizable
+from buddy.compiler.passes.kernels.structured import StructuredOp, VectorBody, analyse_vectorizable
+
+# ---- roundings of two vectors at a time ------------------------------------------------------------------------------
+
+
+# Lanes of each of the two vectors of f32 that the instruction rounds.
+PAIRED_LANES = 16
+_PAIRED_ROUNDING = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+
+
+def rounds_pairs(instruction: str, lanes: int) -> bool:
+    """True if a kernel that multiplies with `instruction`, in vectors of `lanes` sums, can round two of them at once.
+
+    Both instructions belong to the extension AVX512_BF16.
+    """
+    return instruction == VDPBF16PS.name and lanes == PAIRED_LANES
+
+
+def rounds(op: ir.Operation) -> bool:
+    """True if `op` rounds a f32 to bfloat16."""
+    return op.name == "arith.truncf" and rounds_types(op.operands[0].type, op.results[0].type)
+
+
+def rounds_types(wide: ir.Type, narrow: ir.Type) -> bool:
+    """True if a conversion between these types rounds a f32 to bfloat16."""
+    return (str(wide), str(narrow)) == ("f32", "bf16")
+
+
+@dataclass
+class PairedValues:
+    """The vectors of the scalars of a body that is emitted twice, for two vectors of sums.
+
+    `vectors` has those of the first and of the second time. `pairs` has the scalars that the body rounds: both vectors
+    in one, those of the first time in the lower half.
+    """
+
+    e: KernelEmitter
+    vectors: tuple[dict[ir.Value, ir.Value], dict[ir.Value, ir.Value]]
+    pairs: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def round(self, scalar: ir.Value, first: ir.Value, second: ir.Value) -> None:
+        """Rounds the vectors `first` and `second` of f32, and records the result as those of `scalar`."""
+        type_ = ir.VectorType.get([2 * PAIRED_LANES], ir.BF16Type.get())
+        self.pairs[scalar] = llvm.call_intrinsic(type_, _PAIRED_ROUNDING, [second, first], [], [])
+
+    def widened(self, scalar: ir.Value, number: int) -> ir.Value:
+        """Returns the rounded `scalar` of the first (0) or second (1) time as f32: 16 zero bits, then its 16 bits."""
+        words = as_elements(self.pairs[scalar], ir.IntegerType.get_signless(16))
+        first_zero = 2 * PAIRED_LANES  # the number of the first element of the second operand of the shuffle
+        mask = [element for lane in range(PAIRED_LANES) for element in (first_zero, number * PAIRED_LANES + lane)]
+        return as_elements(vector.shuffle(words, self.e.zero(words.type), mask), ir.F32Type.get())
+
+    def split(self, scalar: ir.Value) -> None:
+        """Extracts both vectors of `scalar`, if it is rounded."""
+        for number, vectors in enumerate(self.vectors):
+            if scalar in self.pairs and scalar not in vectors:
+                mask = [number * PAIRED_LANES + lane for lane in range(PAIRED_LANES)]
+                vectors[scalar] = vector.shuffle(self.pairs[scalar], self.pairs[scalar], mask)
+
+
+def emit_paired_body(body: VectorBody, values: PairedValues) -> None:
+    """Emits `body` twice, op by op, and adds the results to `values`."""
+    for op in (op.operation for op in body.op.block.operations):
+        if op.name == "linalg.yield":
+            continue
+        with op.location:
+            if rounds(op):
+                values.split(op.operands[0])
+                values.round(op.results[0], *(body.vector_of(op.operands[0], vectors) for vectors in values.vectors))
+                continue
+            is_widening = op.name == "arith.extf" and str(op.results[0].type) == "f32"
+            for number, vectors in enumerate(values.vectors):
+                if is_widening and op.operands[0] in values.pairs:
+                    vectors[op.results[0]] = values.widened(op.operands[0], number)
+                    continue
+                for scalar in op.operands:
+                    values.split(scalar)
+                body.emit_op(op, vectors)
+
 
 # One offset in elements for each of the buffers that a kernel reads or writes as results.
 ResultOffsets = tuple[Index, ...]
@@ -41,7 +122,7 @@ class EpilogueOp:
     vectors are along the last loop.
     """
 
-    op: Structured
+    op: StructuredOp
     kernel_operand: int
     strides: tuple[tuple[int, ...], ...]
 
@@ -80,7 +161,7 @@ def match_stage(op: ir.Operation, kernel_operand: int, loops: Sequence[SizeAndSt
     return EpilogueOp(structured, kernel_operand, tuple(zip(*strides, strict=True)))
 
 
-def check_stage(op: Structured) -> None:
+def check_stage(op: StructuredOp) -> None:
     """Raises `UnsupportedError` with the reason if the body of `op` cannot be emitted inside of a kernel."""
     if op.reductions or op.indexed:
         raise UnsupportedError("a reduction reads its result" if op.reductions else "a body reads its index")
@@ -89,7 +170,7 @@ def check_stage(op: Structured) -> None:
     _check_captures(op)
 
 
-def check_single_use(op: Structured, kernel_operand: int) -> None:
+def check_single_use(op: StructuredOp, kernel_operand: int) -> None:
     """Raises `UnsupportedError` if `op` uses an element of `kernel_operand` twice: a kernel finishes each once."""
     if any(loop.size > 1 and loop.strides[kernel_operand] == 0 for loop in op.loops):
         raise UnsupportedError("it reads an element of the result more than once")
@@ -127,12 +208,12 @@ def split_strides(op: ir.Operation, kernel_operand: int) -> list[int]:
     return sorted(loop.strides[kernel_operand] for loop in loops if loop.strides[kernel_operand])
 
 
-def _loops_by_stride(op: Structured, kernel_operand: int) -> list[Loop]:
+def _loops_by_stride(op: StructuredOp, kernel_operand: int) -> list[Loop]:
     """Returns the loops of `op` by decreasing stride in `kernel_operand`, merged where all operands allow it."""
     return merge_loops(sorted(op.loops, key=lambda loop: -loop.strides[kernel_operand]))
 
 
-def _strides(op: Structured, kernel_operand: int, extent: SizeAndStride) -> list[int]:
+def _strides(op: StructuredOp, kernel_operand: int, extent: SizeAndStride) -> list[int]:
     """Returns each operand's stride along a kernel's loop; `extent` is its size and its stride in `kernel_operand`.
 
     Raises `UnsupportedError` if the kernel's loop is not part of a loop of `op`.
@@ -147,7 +228,7 @@ def _strides(op: Structured, kernel_operand: int, extent: SizeAndStride) -> list
     raise UnsupportedError("an operand is not linear along a loop of the kernel")
 
 
-def _check_captures(op: Structured) -> None:
+def _check_captures(op: StructuredOp) -> None:
     """Raises `UnsupportedError` if the body of `op` uses a value from outside that is not a constant."""
     inner_values = set(op.block.arguments)
     for inner in op.block.operations:
@@ -161,7 +242,7 @@ def _is_constant(value: ir.Value) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name == "arith.constant"
 
 
-def body_key(op: Structured) -> tuple[object, ...]:
+def body_key(op: StructuredOp) -> tuple[object, ...]:
     """Returns the body of `op` as a plain value, for comparison with other bodies."""
     numbers: dict[Any, int] = {argument: i for i, argument in enumerate(op.block.arguments)}
     ops: list[object] = []

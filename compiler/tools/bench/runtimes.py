@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from buddy.compiler.codegen.iree import options as iree_options
-from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, missing_packages
+from buddy.compiler.codegen.iree.options import INSTALL_COMMAND, missing_packages
 from buddy.compiler.codegen.iree.runtime import IreeModule
 from buddy.compiler.mlir.bindings import exported_program_importer
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.target import host_has_features
+from buddy.compiler.tools.bench.errors import WEIGHT_PRECISIONS
 from buddy.compiler.tools.bench.plan import BenchPrecision
-from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS
 from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, suppress_exporter_warnings

@@ -17,7 +17,7 @@ from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.protocol.run_report import RUNTIMES
 from buddy.compiler.support.target import host_has_features
-from buddy.compiler.tools.bench import rounded_weights, runtimes
+from buddy.compiler.tools.bench import errors, runtimes
 from buddy.compiler.tools.bench.plan import (
     CPP_WRAPPER,
     EAGER,
@@ -107,9 +107,9 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
 
 def _rounded_matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
     """Returns the weights of a model that `convert_precision` converted, if only they are rounded."""
-    if precision not in rounded_weights.WEIGHT_PRECISIONS or not isinstance(converted.model, torch.nn.Module):
+    if precision not in errors.WEIGHT_PRECISIONS or not isinstance(converted.model, torch.nn.Module):
         return []
-    return rounded_weights.dequantised_weights(converted.model)
+    return errors.dequantised_weights(converted.model)
 
 
 def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
@@ -118,8 +118,8 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     matrices: list[torch.Tensor] = []
     if precision in _PRECISION_OPTIONS:
         options["precision"] = precision
-        if precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module):
-            matrices = rounded_weights.round_weights(loaded.model, precision)
+        if precision in errors.WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module):
+            matrices = errors.round_weights(loaded.model, precision)
     else:
         loaded = convert_precision(loaded, precision, side)
     timer = _CompileTimer()

@@ -65,8 +65,14 @@ def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str,
     """
     import torch
 
-    from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
-    from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS, results_with_weights
+    from buddy.compiler.tools.bench.errors import (
+        WEIGHT_PRECISIONS,
+        gradient_spreads,
+        largest_error,
+        relative_error,
+        results_with_weights,
+        step_error,
+    )
     from buddy.compiler.tools.bench.sides import prepare_side
     from buddy.compiler.tools.bench.subjects import LoadedModel, load_subject, result_tensors
 

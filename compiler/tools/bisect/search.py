@@ -16,7 +16,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.delta_debugging import Verdict
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
+from buddy.compiler.tools.bisect import faults, reproducing, slowness
 from buddy.compiler.tools.bisect.trials import (
     UNTIL_END,
     OnProgress,
@@ -103,13 +103,13 @@ class _Bisection:
                 break
             culprits.step_indices += step_indices
             culprits.lowerings += lowerings
-            recipe = nodes.repair_lowerings(steps.without_steps(recipe, step_indices), lowerings)
+            recipe = faults.repair_lowerings(faults.without_steps(recipe, step_indices), lowerings)
             self._report("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.is_right or self.trials.time_is_up:
                 break
         if outcome.is_right:
-            confirmed = steps.make_culprits(self.recipe, culprits.step_indices)
+            confirmed = faults.make_culprits(self.recipe, culprits.step_indices)
             self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, is_right=True)}; "
         small = first_small or self._reduce(self.recipe, self.original_outcome)
         return self._make_result(small, recipe, outcome, culprits)
@@ -123,18 +123,18 @@ class _Bisection:
         program is then right, no subgraph is needed, and the first result is `None`.
         """
         judge = self._make_judge(outcome, recipe)
-        suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_only_plugin_pass(recipe)
+        suspects = [outcome.step] if outcome.step >= 0 else faults.steps_of_only_plugin_pass(recipe)
         if suspects:
             name = recipe.steps[suspects[0]].name
             reason = "the pass that did not finish" if outcome.step >= 0 else "which a plug-in defines"
             self._report(f"without {name}, {reason}", 0.1)
-            if judge(self.trials(self.whole, steps.without_steps(recipe, suspects))) == "good":
+            if judge(self.trials(self.whole, faults.without_steps(recipe, suspects))) == "good":
                 return None, suspects, []
         small = self._reduce(recipe, outcome)
         return small, *self._find_responsible(small, recipe, judge, outcome)
 
     def _find_responsible(
-        self, small: TrialSubject, recipe: Recipe, judge: steps.Judge, outcome: RecipeOutcome
+        self, small: TrialSubject, recipe: Recipe, judge: faults.Judge, outcome: RecipeOutcome
     ) -> tuple[list[int], list[WrongLowering]]:
         """Returns the steps responsible for the fault in `small`; if there are none, the responsible lowerings.
 
@@ -144,20 +144,20 @@ class _Bisection:
 
         def find_plugin_lowerings() -> bool:
             plugin_lowerings.extend(
-                nodes.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True)
+                faults.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True)
             )
             return bool(plugin_lowerings)
 
         def try_recipe(changed: Recipe) -> RecipeOutcome:
-            enabled, total = len(steps.enabled_steps(changed)), len(steps.enabled_steps(recipe))
+            enabled, total = len(faults.enabled_steps(changed)), len(faults.enabled_steps(recipe))
             self._report(f"{enabled} of {total} passes on {_size_text(small)}", 0.5)
             return self.trials(small, changed)
 
-        step_indices = steps.find_culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
+        step_indices = faults.find_culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
         if step_indices or plugin_lowerings:
             return step_indices, plugin_lowerings
         self._report("lowerings", 0.6)
-        return [], nodes.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge)
+        return [], faults.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
     def _reduce(self, recipe: Recipe, failure: RecipeOutcome) -> TrialSubject:
         """Returns the smallest subgraph that fails like `failure` by itself; takes half of the remaining time.
@@ -177,7 +177,7 @@ class _Bisection:
             self._report(f"{_size_text(part)} of {len(self.whole.subgraph.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
 
-        return nodes.smallest_failing_part(self.whole, recipe, fails)
+        return faults.smallest_failing_part(self.whole, recipe, fails)
 
     def _make_result(
         self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, culprits: _Culprits
@@ -187,7 +187,7 @@ class _Bisection:
         If that is still wrong, the recipe of the result runs some nodes in eager, if this makes the program right.
         """
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
-        culprits_of_steps = steps.make_culprits(self.recipe, step_indices)
+        culprits_of_steps = faults.make_culprits(self.recipe, step_indices)
         in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
         faulty_index = step_indices[0] if step_indices else self.original_outcome.step
         reproducer = reproducing.make_reproducer(self.trials, small, self.recipe, faulty_index)
@@ -198,7 +198,7 @@ class _Bisection:
             self.original_outcome.describe(self.recipe),
             culprits_of_steps,
             tuple(lowerings),
-            tuple(nodes.computing_nodes(small.subgraph)),
+            tuple(faults.computing_nodes(small.subgraph)),
             in_eager,
             outcome.is_right or bool(in_eager),
             reproducer.functions,
@@ -221,21 +221,21 @@ class _Bisection:
         deadline = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
         recipe, outcome = self.recipe, self.original_outcome
-        names = [name for lowering in lowerings for name in lowering.nodes] or nodes.computing_nodes(small.subgraph)
+        names = [name for lowering in lowerings for name in lowering.nodes] or faults.computing_nodes(small.subgraph)
         for _ in range(_MAX_ROUNDS):
-            new_groups = nodes.layer_groups(self.whole.subgraph, self.recipe, names)
+            new_groups = faults.layer_groups(self.whole.subgraph, self.recipe, names)
             groups += [group for group in new_groups if group not in groups]
-            recipe = nodes.with_nodes_in_eager(self.recipe, groups)
+            recipe = faults.with_nodes_in_eager(self.recipe, groups)
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
             if outcome.is_right or is_late or self._make_judge(self.original_outcome, self.recipe)(outcome) != "bad":
                 break
-            names = nodes.computing_nodes(self._reduce(recipe, outcome).subgraph)
+            names = faults.computing_nodes(self._reduce(recipe, outcome).subgraph)
         if not outcome.is_right:
             return (), self.recipe
         groups = self._minimize_groups(groups)
-        return tuple(name for group in groups for name in group), nodes.with_nodes_in_eager(self.recipe, groups)
+        return tuple(name for group in groups for name in group), faults.with_nodes_in_eager(self.recipe, groups)
 
     def _minimize_groups(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Returns the groups without those that need not run in eager, as far as the time allows."""
@@ -244,7 +244,7 @@ class _Bisection:
             if (
                 others
                 and not self.trials.time_is_up
-                and self.trials(self.whole, nodes.with_nodes_in_eager(self.recipe, others)).is_right
+                and self.trials(self.whole, faults.with_nodes_in_eager(self.recipe, others)).is_right
             ):
                 groups = others
         return groups
@@ -256,7 +256,7 @@ class _Bisection:
         kinds = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
         return outcome.kind in kinds.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
-    def _make_judge(self, failure: RecipeOutcome, recipe: Recipe) -> steps.Judge:
+    def _make_judge(self, failure: RecipeOutcome, recipe: Recipe) -> faults.Judge:
         """Returns a function that judges outcomes: right is good, a failure like `failure` bad, another one neither.
 
         Failures are alike if they are of the same kind and, except for differences, occur in the same pass.
@@ -281,7 +281,7 @@ class _Bisection:
             names = list(dict.fromkeys(labels))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif lowerings:
-            what = "; ".join(nodes.describe_wrong_lowering(lowering) for lowering in lowerings)
+            what = "; ".join(faults.describe_wrong_lowering(lowering) for lowering in lowerings)
         else:
             original = self.original_outcome
             position = f"failure {position_text(original.step, self.recipe)}"
@@ -295,7 +295,7 @@ class _Bisection:
         notes = []
         for index in step_indices:
             step = self.recipe.steps[index]
-            with_defaults = steps.with_default_options(self.recipe, index)
+            with_defaults = faults.with_default_options(self.recipe, index)
             if step.options and not self.trials.time_is_up and self.trials(small, with_defaults).is_right:
                 notes.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
         if self.trials.time_is_up:

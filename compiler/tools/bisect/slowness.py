@@ -18,7 +18,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect import nodes, reproducing, steps
+from buddy.compiler.tools.bisect import faults, reproducing
 from buddy.compiler.tools.bisect.trials import OnProgress, RecipeOutcome, RecipeTrials, TrialSubject
 from buddy.compiler.tools.extract import Subgraph
 
@@ -136,7 +136,7 @@ def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
     """Returns the function with most of a large program's nodes, with its real inputs; a small program itself."""
     if len(whole.subgraph.graph.operations) <= _MAX_WHOLE_NODES:
         return whole
-    return next(iter(nodes.function_subjects(whole, recipe)), whole)
+    return next(iter(faults.function_subjects(whole, recipe)), whole)
 
 
 def _candidate_steps(recipe: Recipe) -> tuple[list[int], list[int]]:
@@ -146,17 +146,17 @@ def _candidate_steps(recipe: Recipe) -> tuple[list[int], list[int]]:
         Counter((step.name, step.anchor) for step in preset.recipe.steps if step.enabled) if preset else Counter()
     )
     added, others = list[int](), list[int]()
-    for index in steps.optional_steps(recipe):
+    for index in faults.optional_steps(recipe):
         step = recipe.steps[index]
         unmatched_preset_steps[step.name, step.anchor] -= 1
-        is_added = unmatched_preset_steps[step.name, step.anchor] < 0 or steps.plugin_of_step(step)
+        is_added = unmatched_preset_steps[step.name, step.anchor] < 0 or faults.plugin_of_step(step)
         (added if is_added else others).append(index)
     return added, others
 
 
 def _measure_speedup(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, index: int) -> TimeRatio | None:
     """Returns the ratio of the program's time with step `index` to that without; `None` if it cannot be measured."""
-    with_step, without_step = trials(part, recipe), trials(part, steps.without_steps(recipe, [index]))
+    with_step, without_step = trials(part, recipe), trials(part, faults.without_steps(recipe, [index]))
     if not without_step.artifact or without_step.artifact == with_step.artifact:
         return None
     bound = trials.criterion.slower
@@ -170,7 +170,7 @@ def _make_result(
     report("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
     speedup = _measure_speedup(trials, whole, recipe, index)
-    culprits = steps.make_culprits(recipe, [index])
+    culprits = faults.make_culprits(recipe, [index])
     name = f"{culprits[0].step.name}{culprits[0].origin and f' ({culprits[0].origin})'}"
 
     def is_slowed(subject: TrialSubject) -> bool:
@@ -180,7 +180,7 @@ def _make_result(
         subject_speedup = _measure_speedup(trials, subject, recipe, index)
         return subject_speedup is not None and subject_speedup.low > bound
 
-    small = nodes.smallest_failing_part(part, recipe, is_slowed)
+    small = faults.smallest_failing_part(part, recipe, is_slowed)
     reproducer = reproducing.make_reproducer(trials, small, recipe, index)
     confirmed = speedup is not None and speedup.low > 1.0
     times = (
@@ -190,10 +190,10 @@ def _make_result(
     )
     return BisectionResult(
         f"{name} is at fault: with it the program {times or 'does not finish in time'}",
-        steps.without_steps(recipe, [index]),
+        faults.without_steps(recipe, [index]),
         "it is slower than without the pass",
         culprits,
-        nodes=tuple(nodes.computing_nodes(small.subgraph)),
+        nodes=tuple(faults.computing_nodes(small.subgraph)),
         confirmed=confirmed,
         functions=reproducer.functions,
         name=reproducer.file_name,

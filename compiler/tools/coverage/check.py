@@ -21,8 +21,8 @@ from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
-from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
 from buddy.compiler.tools.coverage.samples import SEED, SampleCall, differentiate, leaves_of, op_infos
+from buddy.compiler.tools.coverage.session import STEPS, CallResult, OpDtypePair, Outcome
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.tools.coverage.plan import (
+from buddy.compiler.tools.coverage.session import (
     STEPS,
     CallResult,
     CoreOp,

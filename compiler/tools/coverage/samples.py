@@ -18,7 +18,7 @@ from buddy.compiler.frontend.distributions import DISTRIBUTION_RULES
 from buddy.compiler.frontend.graph_splitter import BETWEEN
 from buddy.compiler.graph.node import default_ops_map
 from buddy.compiler.ops import registries
-from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, OpDtypePair
+from buddy.compiler.tools.coverage.session import CoreOp, CoveragePlan, OpDtypePair
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput

@@ -1,31 +1,53 @@
-"""Checks pairs of an op and a dtype in a forked process, which may crash, and supervises it from the parent."""
+"""Checks pairs of an op and a dtype in a forked process, which may crash, and supervises it from the parent.
+
+The parent is the warm process of a coverage run (`serve`), which imports torch, its operator database and MLIR once,
+and forks workers. It receives the plan and sends the list of the plan's pairs; then it receives one pair after another
+and sends the result of checking it.
+"""
 
 from __future__ import annotations
 
+import runpy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import torch
 
+from buddy.compiler.mlir.bindings import PACKAGE, version
+from buddy.compiler.ops import registries
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol.worker_messages import Message
-from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.tools.coverage.check import check, tolerance_of
-from buddy.compiler.tools.coverage.plan import (
+from buddy.compiler.tools.coverage.samples import (
+    SampleCall,
+    accepted_calls,
+    core_ops,
+    list_pairs,
+    op_infos,
+    torch_dtype,
+)
+from buddy.compiler.tools.coverage.session import (
     RIGHT_OUTCOMES,
     CallChecked,
     CallResult,
     CallStarted,
+    CheckPair,
     CoverageJob,
+    CoverageListing,
     CoveragePlan,
     JobDone,
+    ListPairs,
     OpDtypePair,
+    PairChecked,
     PairResult,
+    PairsListed,
     make_pair_result,
 )
-from buddy.compiler.tools.coverage.samples import SampleCall, accepted_calls, op_infos, torch_dtype
 
 # The number of a call in messages about the program that has all calls of a pair.
 JOINT = -1
@@ -164,3 +186,31 @@ class CoverageWorker:
         progress.results[progress.current_call] = CallResult(progress.text, outcome, 0, (cause,))
         # The other calls would most likely time out too.
         return "" if outcome == "timeout" else None
+
+
+# ---- the warm process ------------------------------------------------------------------------------------------------
+
+
+@serves(ListPairs | CheckPair)
+def serve(channel: Channel) -> None:
+    """Answers one `ListPairs`, then any number of `CheckPair`, until the channel closes."""
+    plan = channel.receive().plan
+    _warm_up()
+    for path in plan.extensions:
+        runpy.run_path(path)
+    versions = {"torch": str(torch.__version__), PACKAGE: version()}
+    channel.send(PairsListed(CoverageListing(list_pairs(plan), core_ops(), versions)))
+    worker = CoverageWorker(plan)
+    try:
+        while (request := channel.receive()) is not None:
+            channel.send(PairChecked(worker.check(request.pair)))
+    finally:
+        worker.close()
+
+
+def _warm_up() -> None:
+    """Loads what workers need, without running ops: torch's thread pool, once started, hangs in forked processes."""
+    torch.set_num_threads(1)
+    op_infos()
+    registries()
+    own_passes()

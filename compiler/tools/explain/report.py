@@ -21,7 +21,6 @@ from buddy.compiler.protocol.dynamo import (
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.one_shot_messages import TraceRecord
 from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX, read_break
-from buddy.compiler.tools.explain.compilations import RecordedCompile, checked_values
 from buddy.compiler.tools.explain.guards import (
     TensorFacts,
     as_written,
@@ -39,6 +38,7 @@ from buddy.compiler.tools.explain.records import (
     LimitFields,
     MetricsFields,
     NoteFields,
+    RecordedCompile,
     RunnerFields,
     SourceFields,
     StackFrame,
@@ -46,6 +46,7 @@ from buddy.compiler.tools.explain.records import (
     SymbolFields,
     TensorFields,
     ValuesFields,
+    checked_values,
     compile_error,
     function_title,
     is_recompile_limit,

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import Machine, new_context, parse_module, run_pipeline, target_machine
 from buddy.compiler.protocol.artifact import FORK
-from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.interface import ProgramInterface
-from buddy.compiler.tools.export.names import LIBM_FUNCTIONS
+from buddy.compiler.tools.export.interface import LIBM_FUNCTIONS, ExportError, ProgramInterface
 
 if TYPE_CHECKING:
     from llvmlite.binding import ModuleRef

@@ -24,9 +24,8 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.torch_values import dense_bytes, resolve_lazy
 from buddy.compiler.support.files import EXPORT, scratch_folder
-from buddy.compiler.tools.export import building, packages, texts
-from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.interface import ProgramInterface, interface_of
+from buddy.compiler.tools.export import packages, texts
+from buddy.compiler.tools.export.interface import ExportError, ProgramInterface, interface_of
 from buddy.compiler.tools.export.native import NativeProgram
 
 if TYPE_CHECKING:
@@ -204,13 +203,13 @@ class _Writer:
             return
         self._on_progress("building the library")
         openmp = self._interface.threads > 1
-        sources = building.BuildSources(
+        sources = packages.BuildSources(
             name, self._header, texts.loader_source(self._interface, self._native.uses_tiles), self._object
         )
         if "static" in kinds:
-            self._path(f"lib{name}.a").write_bytes(building.static_library(sources, self._machine, openmp))
+            self._path(f"lib{name}.a").write_bytes(packages.static_library(sources, self._machine, openmp))
         if kinds & {"shared", "wheel"}:
-            library = building.shared_library(sources, self._machine, openmp)
+            library = packages.shared_library(sources, self._machine, openmp)
             if "shared" in kinds:
                 self._path(f"lib{name}.so").write_bytes(library)
             if "wheel" in kinds:

@@ -8,8 +8,7 @@ from importlib import resources
 
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.graph.sizes import evaluate, parse_size
-from buddy.compiler.tools.export.interface import ExportTensor, ProgramInterface
-from buddy.compiler.tools.export.names import ElementType
+from buddy.compiler.tools.export.interface import ElementType, ExportTensor, ProgramInterface
 from buddy.compiler.tools.export.native import external_names
 
 # The placeholders in the C sources: for the program's name, and for its tables.

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from buddy.compiler.frontend.graph_info import main_dtype, table_of_rows
-from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes, outside_values
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.operations.effects import PhiloxOp
-from buddy.compiler.graph.serialization import Opaque
+from buddy.compiler.graph.serialization import ExtractionError, Opaque, extract_graph, find_nodes, outside_values
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.callbacks import resolve_op

@@ -15,8 +15,7 @@ from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, summarize_times, time_call, torch_threads
 from buddy.compiler.runtime.torch_values import bind_symbols, fingerprints
-from buddy.compiler.support.cycle_counter import CycleCounter, TickRate, cycle_counter, make_counter_reader
-from buddy.compiler.support.machine_load import LoadMeter
+from buddy.compiler.support.timing import CycleCounter, LoadMeter, TickRate, cycle_counter, make_counter_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
 from buddy.compiler.tools.profile.sampling import CodeRange, sample_instructions
 

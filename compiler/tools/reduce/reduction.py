@@ -23,6 +23,11 @@ from buddy.compiler.tools.reduce import steps
 from buddy.compiler.tools.reduce.failure import (
     CommandExecution,
     Failure,
+    Form,
+    GenericPrinted,
+    ModuleTried,
+    PrintGeneric,
+    TryModule,
     describe,
     execute,
     is_crash,
@@ -30,9 +35,8 @@ from buddy.compiler.tools.reduce.failure import (
     with_message,
 )
 from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
-from buddy.compiler.tools.reduce.worker import Form, GenericPrinted, ModuleTried, PrintGeneric, TryModule
 
-_WORKER = "buddy.compiler.tools.reduce.worker:serve"
+_WORKER = "buddy.compiler.tools.reduce.failure:serve"
 # A worker that has not answered this long after the time limit of the command has been stopped from outside.
 _EXTRA_SECONDS = 30.0
 # The time that a new worker may take to import MLIR before its first answer.

@@ -22,9 +22,8 @@ from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune import worker
-from buddy.compiler.tools.tune.cluster import RecipeTrier
-from buddy.compiler.tools.tune.messages import LoadBundle, TuningRequest
 from buddy.compiler.tools.tune.precisions import PrecisionSearch
+from buddy.compiler.tools.tune.processes import LoadBundle, RecipeTrier, TuningRequest
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")

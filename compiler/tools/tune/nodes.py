@@ -22,7 +22,7 @@ from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.disk_cache import PRECISION_ERRORS
 from buddy.compiler.tools.profile.attribution import with_counting
 from buddy.compiler.tools.profile.measure import time_nodes
-from buddy.compiler.tools.tune.messages import (
+from buddy.compiler.tools.tune.processes import (
     ErrorsMeasured,
     MeasuredError,
     MeasureErrors,

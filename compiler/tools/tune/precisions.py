@@ -24,7 +24,7 @@ from buddy.compiler.protocol import Attempted, Diagnostic, Frame, Progress, Tune
 from buddy.compiler.protocol.recipe import F32, PRECISIONS, Precision, PrecisionChoice, Recipe
 from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import (
+from buddy.compiler.tools.tune.processes import (
     CompareRecipes,
     ErrorsMeasured,
     MeasuredError,

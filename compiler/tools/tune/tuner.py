@@ -21,7 +21,7 @@ from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
+from buddy.compiler.tools.tune.processes import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
 
 # The type of an answer.
 A = TypeVar("A")

@@ -13,9 +13,9 @@ from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, replace_keys, sequence_continuations
 from buddy.app.reports.progress_texts import cancelled_text
-from buddy.app.screens.help import help_screen
-from buddy.app.widgets.bindings import pane_bindings, screen_bindings
+from buddy.app.screens.detail import help_screen
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
+from buddy.app.widgets.textual_helpers import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, methods_of_actions
 from buddy.app.workbench.palette import UNLISTED_ACTIONS, is_listed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.panes.node_filter import NodeFacts, parse_filter
+from buddy.app.panes.graph_nodes import NodeFacts, parse_filter
 from buddy.app.reports import numerics
 from buddy.app.reports.numerics import variants_without
 from buddy.app.reports.results import GoToNode

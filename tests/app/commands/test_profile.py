@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from buddy.app.commands.profile import roofline
-from buddy.app.screens.log import LogScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
-from buddy.app.screens.results import ResultScreen
-from buddy.compiler.support.cycle_counter import cycle_counter
+from buddy.app.screens.results import LogScreen, ResultScreen
+from buddy.compiler.support.timing import cycle_counter
 from tests.app.reports.test_profile import INFO, REPORT
 
 pytestmark = pytest.mark.skipif(cycle_counter() is None, reason="no known cycle counter on this machine")

@@ -9,8 +9,8 @@ import pytest
 
 from buddy.app.reports.node_history import NodeRemark, node_history
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen
 from buddy.app.screens.picker import PickerScreen
+from buddy.app.screens.stage_lists import FollowScreen, NodeHistoryScreen
 from buddy.compiler.protocol import NOT_APPLIED, Assignment, NodeRow, Stage
 
 Open = Callable[..., Any]

@@ -22,8 +22,7 @@ from buddy.app.reports.tuning import (
     tuning_plot,
 )
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.log import LogScreen
-from buddy.app.screens.results import ResultScreen
+from buddy.app.screens.results import LogScreen, ResultScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import Recipe

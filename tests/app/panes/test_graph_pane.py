@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.panes.module_tree import ModuleRow
+from buddy.app.panes.graph_nodes import ModuleRow
 from buddy.app.reports.formatting import ASCII, clip_start
 from buddy.app.screens.detail import CodeScreen, CodeView
 from buddy.app.screens.picker import PickerScreen

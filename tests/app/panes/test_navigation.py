@@ -8,7 +8,7 @@ import pytest
 
 from buddy.app.panes.ir_jumps import JumpHistory
 from buddy.app.panes.ir_names import all_names, defined_values, definition_pattern, op_name, use_pattern, used_values
-from buddy.app.panes.phase_tabs import PhaseTab, tab_at, tab_labels
+from buddy.app.panes.ir_stages import PhaseTab, tab_at, tab_labels
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.session.stages import StagePosition
 from buddy.app.widgets.search import Matches

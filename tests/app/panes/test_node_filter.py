@@ -6,9 +6,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from buddy.app.panes.module_tree import ModuleRow, all_modules, tree_rows
-from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, parse_filter
-from buddy.app.panes.node_neighbours import NodeNeighbours, draw_dot, draw_svg
+from buddy.app.panes.graph_nodes import (
+    FilterError,
+    ModuleRow,
+    NodeFacts,
+    NodeNeighbours,
+    all_modules,
+    draw_dot,
+    draw_svg,
+    op_kind,
+    parse_filter,
+    tree_rows,
+)
 from buddy.compiler.protocol import NodeRow
 
 

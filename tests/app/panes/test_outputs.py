@@ -13,8 +13,7 @@ from buddy.app.reports import formatting
 from buddy.app.screens.tables import RunsScreen
 from buddy.app.session.file_watch import FileStates
 from buddy.app.session.state import State
-from buddy.app.widgets.look import Cells, cells_length
-from buddy.app.widgets.wrapping import wrap_line
+from buddy.app.widgets.look import Cells, cells_length, wrap_line
 from buddy.app.workbench import status_lines
 from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace

@@ -10,7 +10,7 @@ import pytest
 from buddy.app.panes.ir_names import defined_values, use_pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
-from buddy.app.screens.search_results import SearchResultList, SearchResultsScreen
+from buddy.app.screens.stage_lists import SearchResultList, SearchResultsScreen
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]

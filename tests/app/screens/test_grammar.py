@@ -11,9 +11,8 @@ from textual.widgets import Input, TextArea
 from buddy.app.reports import formatting
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
-from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
+from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen, TableScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
-from buddy.app.screens.table_screen import TableScreen
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.table import Column, ColumnSort, column_at, table_head
 from buddy.app.workbench.app import MainScreen

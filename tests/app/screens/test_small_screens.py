@@ -9,7 +9,7 @@ import pytest
 
 from buddy.app.actions import actions_of_pane
 from buddy.app.screens.detail import DetailScreen, TextLines
-from buddy.app.screens.follow import NodeHistoryScreen
+from buddy.app.screens.stage_lists import NodeHistoryScreen
 
 Open = Callable[..., Any]
 

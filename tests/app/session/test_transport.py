@@ -21,7 +21,7 @@ from buddy.app.session.session import Session
 from buddy.app.session.transport import EngineError, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
-from buddy.compiler.support.machine_load import main_thread_wait_seconds
+from buddy.compiler.support.timing import main_thread_wait_seconds
 from tests.support.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[3]

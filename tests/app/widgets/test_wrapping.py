@@ -11,7 +11,7 @@ import pytest
 from buddy.app.reports.text.abbreviations import Expansions, find_gaps
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.drawn_lines import RowLine, line_above, lines_below, scroll_top, top_to_show
-from buddy.app.widgets.wrapping import wrap_segments
+from buddy.app.widgets.look import wrap_segments
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
 HEIGHTS = [1, 3, 1, 9, 1, 2, 1, 1, 4, 1]

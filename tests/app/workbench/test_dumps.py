@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buddy.app.screens.picker import PickerScreen
-from buddy.app.screens.search_results import SearchResultsScreen
+from buddy.app.screens.stage_lists import SearchResultsScreen
 from buddy.compiler.mlir.mlir_tool import TOOL_VARIABLE
 from tests.support.dumps import mlir_opt, unpack, write_log
 

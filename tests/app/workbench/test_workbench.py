@@ -17,7 +17,7 @@ from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.workbench import key_sequences
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.support.machine_load import main_thread_wait_seconds
+from buddy.compiler.support.timing import main_thread_wait_seconds
 from buddy.themes.palette import themes
 
 pytestmark = pytest.mark.slow

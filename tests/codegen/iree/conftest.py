@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from buddy.compiler.codegen.iree.installed import missing_packages
+from buddy.compiler.codegen.iree.options import missing_packages
 from tests.support.engine_bench import Bench, started
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from buddy.app.reports.run_report import run_report_json, run_report_text
-from buddy.compiler.codegen.iree import installed
+from buddy.compiler.codegen.iree import options
 from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import (
     DEFAULT_FLAGS,
@@ -125,7 +125,7 @@ def compilers() -> BackendWorkers:
 
 
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "_is_importable", lambda name: True)
+    monkeypatch.setattr(options, "_is_importable", lambda name: True)
     with pytest.raises(JobFailed, match="target aarch64 applies to the native backend only"):
         compilers().compiler_of(Recipe(backend=IREE, target="aarch64"))
     compilers().compiler_of(Recipe(target="aarch64"))
@@ -133,8 +133,8 @@ def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pyte
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
-    assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
+    monkeypatch.setattr(options, "_is_importable", lambda name: name != "iree.compiler")
+    assert options.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
         compilers().compiler_of(Recipe(backend=IREE))
     compilers().compiler_of(Recipe())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.tools.bench import rounded_weights
+from buddy.compiler.tools.bench import errors
 from buddy.compiler.tools.bench.plan import BenchPrecision
 from buddy.compiler.tools.bench.subjects import LoadedModel
 
@@ -33,7 +33,7 @@ def tied() -> LoadedModel:
 @pytest.mark.parametrize(("precision", "least", "largest"), [("int8-weights", 3e-3, 1e-2), ("int4-weights", 7e-2, 0.2)])
 def test_rounded_matrices_are_those_of_the_option(precision: BenchPrecision, least: float, largest: float) -> None:
     layer = torch.nn.Linear(256, 8)
-    (matrix,) = rounded_weights.round_weights(torch.nn.Sequential(layer), precision)
+    (matrix,) = errors.round_weights(torch.nn.Sequential(layer), precision)
     assert least < (matrix - layer.weight).norm() / layer.weight.norm() < largest
     scales = matrix.reshape(8, -1, 128 if precision == "int4-weights" else 256).abs().amax(2, keepdim=True)
     steps = matrix.reshape(8, scales.shape[1], -1) / scales * (7 if precision == "int4-weights" else 127)
@@ -42,7 +42,7 @@ def test_rounded_matrices_are_those_of_the_option(precision: BenchPrecision, lea
 
 def test_groups_that_do_not_divide_the_depth_are_not_rounded() -> None:
     layer = torch.nn.Linear(200, 8)
-    assert torch.equal(rounded_weights.round_weights(torch.nn.Sequential(layer), "int4-weights")[0], layer.weight)
+    assert torch.equal(errors.round_weights(torch.nn.Sequential(layer), "int4-weights")[0], layer.weight)
 
 
 def test_each_layer_has_the_matrix_that_is_nearest_to_its_weights(tied: LoadedModel) -> None:
@@ -50,8 +50,8 @@ def test_each_layer_has_the_matrix_that_is_nearest_to_its_weights(tied: LoadedMo
     model = tied.model
     assert isinstance(model, Tied)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    up, down, head = rounded_weights.round_weights(model, "int4-weights")
-    (found,) = rounded_weights.results_with_weights(tied, [head.t(), torch.ones(256, 256), down, up.t()])
+    up, down, head = errors.round_weights(model, "int4-weights")
+    (found,) = errors.results_with_weights(tied, [head.t(), torch.ones(256, 256), down, up.t()])
     with torch.no_grad():
         hidden = model.table(torch.arange(6))
         inner = torch.relu(torch.nn.functional.linear(hidden, up, model.up.bias))
@@ -63,5 +63,5 @@ def test_each_layer_has_the_matrix_that_is_nearest_to_its_weights(tied: LoadedMo
 
 def test_matrices_of_other_weights_are_not_used(tied: LoadedModel) -> None:
     """A side whose matrices are wrong is then compared with float32, from which it differs."""
-    (found,) = rounded_weights.results_with_weights(tied, [torch.ones(128, 256), torch.ones(256, 256)])
+    (found,) = errors.results_with_weights(tied, [torch.ones(128, 256), torch.ones(256, 256)])
     torch.testing.assert_close(found, tied.results()[0])

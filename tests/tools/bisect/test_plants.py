@@ -16,7 +16,7 @@ import torch
 from buddy.compiler.driver import one_pass
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph import plugins
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import Registry
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
@@ -124,7 +124,7 @@ def test_a_pass_that_makes_loops_scalar_is_found_by_name(master: Channel) -> Non
 def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
     master: Channel, program: CapturedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buddy.compiler.tools.bisect.steps.plugin_of_step", lambda step: "")
+    monkeypatch.setattr("buddy.compiler.tools.bisect.faults.plugin_of_step", lambda step: "")
     plant = next(plant for plant in PLANTS if plant.file == "drop_addend")
     assert [culprit.step.name for culprit in found_by(master, program, plant, seconds=AT_ONCE).steps] == [plant.name]
 

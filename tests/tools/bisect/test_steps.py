@@ -10,7 +10,7 @@ import pytest
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.support.delta_debugging import Verdict
-from buddy.compiler.tools.bisect import search, steps
+from buddy.compiler.tools.bisect import faults, search
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 RECIPE = default_recipe()
@@ -34,7 +34,7 @@ def wrong_with(*places: int) -> Callable[[Recipe], RecipeOutcome]:
 
 
 def test_steps_of_the_plainest_line_are_needed_and_others_are_not() -> None:
-    free = names(RECIPE, steps.optional_steps(RECIPE))
+    free = names(RECIPE, faults.optional_steps(RECIPE))
     assert "fuse-rows" in free
     assert "flash-attention-prefill" in free
     assert not {"one-shot-bufferize", "convert-scf-to-cf", "plan-memory"} & set(free)
@@ -48,33 +48,33 @@ def test_the_step_that_turns_good_to_bad_is_at_fault(name: str) -> None:
         tried.append(recipe)
         return wrong_with(place(name))(recipe)
 
-    assert names(RECIPE, steps.find_culprit_steps(RECIPE, attempt, judge)) == [name]
+    assert names(RECIPE, faults.find_culprit_steps(RECIPE, attempt, judge)) == [name]
     assert len(tried) <= 8
 
 
 def test_two_faults_are_both_found() -> None:
     both = [place("fold-transposes"), place("read-in-place")]
-    assert steps.find_culprit_steps(RECIPE, wrong_with(*both), judge) == both
+    assert faults.find_culprit_steps(RECIPE, wrong_with(*both), judge) == both
 
 
 def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [number for number, step in enumerate(RECIPE.steps) if step.name == "cse" and step.enabled]
     assert len(wanted) > 1
     monkeypatch.setattr(
-        "buddy.compiler.tools.bisect.steps.plugin_of_step", lambda step: "own.py" if step.name == "cse" else ""
+        "buddy.compiler.tools.bisect.faults.plugin_of_step", lambda step: "own.py" if step.name == "cse" else ""
     )
-    assert steps.steps_of_only_plugin_pass(RECIPE) == wanted
-    assert steps.find_culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
+    assert faults.steps_of_only_plugin_pass(RECIPE) == wanted
+    assert faults.find_culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
     monkeypatch.setattr(
-        "buddy.compiler.tools.bisect.steps.plugin_of_step",
+        "buddy.compiler.tools.bisect.faults.plugin_of_step",
         lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "",
     )
-    assert steps.steps_of_only_plugin_pass(RECIPE) == []
+    assert faults.steps_of_only_plugin_pass(RECIPE) == []
 
 
 def test_a_needed_step_is_found_by_leaving_it_out() -> None:
     wanted = place("copies-to-loops")
-    assert steps.find_culprit_steps(RECIPE, wrong_with(wanted), judge) == [wanted]
+    assert faults.find_culprit_steps(RECIPE, wrong_with(wanted), judge) == [wanted]
 
 
 def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None:
@@ -84,17 +84,17 @@ def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None
         tried.append(recipe)
         return RecipeOutcome("differs")
 
-    assert steps.find_culprit_steps(RECIPE, attempt, judge, find_likelier_culprit=lambda: True) == []
+    assert faults.find_culprit_steps(RECIPE, attempt, judge, find_likelier_culprit=lambda: True) == []
     assert len(tried) == 1
 
 
 def test_what_is_likelier_is_not_asked_for_where_another_step_is_at_fault() -> None:
     wanted = place("fold-transposes")
-    assert steps.find_culprit_steps(RECIPE, wrong_with(wanted), judge, find_likelier_culprit=lambda: True) == [wanted]
+    assert faults.find_culprit_steps(RECIPE, wrong_with(wanted), judge, find_likelier_culprit=lambda: True) == [wanted]
 
 
 def test_what_no_step_mends_has_none_at_fault() -> None:
-    assert steps.find_culprit_steps(RECIPE, lambda _recipe: RecipeOutcome("differs"), judge) == []
+    assert faults.find_culprit_steps(RECIPE, lambda _recipe: RecipeOutcome("differs"), judge) == []
 
 
 def test_what_needs_the_step_at_fault_goes_with_it() -> None:
@@ -107,15 +107,15 @@ def test_what_needs_the_step_at_fault_goes_with_it() -> None:
             return RecipeOutcome("fails", behind)
         return RecipeOutcome("differs" if on else "right")
 
-    found = steps.find_culprit_steps(RECIPE, attempt, judge)
+    found = faults.find_culprit_steps(RECIPE, attempt, judge)
     assert found[0] == wrong
-    assert attempt(steps.without_steps(RECIPE, found)).is_right
+    assert attempt(faults.without_steps(RECIPE, found)).is_right
 
 
 def test_a_step_of_another_recipe_is_optional() -> None:
     line = [*RECIPE.steps[:20], PassStep("flip-one-sign"), *RECIPE.steps[20:]]
     recipe = Recipe(steps=tuple(line))
-    assert 20 in steps.optional_steps(recipe)
+    assert 20 in faults.optional_steps(recipe)
 
 
 @pytest.mark.parametrize(

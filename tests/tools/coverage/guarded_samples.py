@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import RIGHT_OUTCOMES, CoveragePlan, PairResult, parse_shard, select_shard
+from buddy.compiler.tools.coverage.session import RIGHT_OUTCOMES, CoveragePlan, PairResult, parse_shard, select_shard
 
 DTYPES = "float32,float64,float16,bfloat16,int8,uint8,int16,int32,int64,bool,complex64"
 
@@ -67,8 +67,7 @@ def check_guarded(plan: CoveragePlan, known: dict[Any, PairResult]) -> Iterator[
 
     The caller must not have run an op before: see `CoverageWorker`."""
     from buddy.compiler.tools.coverage.samples import list_pairs
-    from buddy.compiler.tools.coverage.server import _warm_up
-    from buddy.compiler.tools.coverage.worker import CoverageWorker
+    from buddy.compiler.tools.coverage.worker import CoverageWorker, _warm_up
 
     _warm_up()
     with guarded_checks():

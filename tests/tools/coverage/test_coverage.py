@@ -17,7 +17,7 @@ from buddy.app.cli import coverage
 from buddy.compiler.ops.reasons import NO_CLASS, NO_LOWERING
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import (
+from buddy.compiler.tools.coverage.session import (
     RIGHT_OUTCOMES,
     STEPS,
     CallResult,
@@ -281,7 +281,7 @@ def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
 REPLACED = """
 import torch
 torch.set_num_threads(1)
-from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
+from buddy.compiler.tools.coverage.session import CoveragePlan, OpDtypePair
 from buddy.compiler.tools.coverage.worker import CoverageWorker
 
 worker = CoverageWorker(CoveragePlan(samples=1))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from buddy.compiler.codegen.machines import this_machine
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.tools.export import ExportError, building
+from buddy.compiler.tools.export import ExportError, packages
 from buddy.compiler.tools.export.interface import c_name
 from tests.programs import Line
 from tests.tools.export.written import COMPILERS, build, errors, examples, line, need, npy, program, run, write
@@ -91,10 +91,10 @@ def test_assembly_and_both_libraries_are_the_same_program(encoder: Path) -> None
 
 def test_the_shared_library_needs_libc_and_libm_and_shows_its_functions(encoder: Path) -> None:
     data = (encoder / "libnet.so").read_bytes()
-    assert all(name.startswith(("libc.so", "libm.so")) for name in building.needed_libraries(data))
+    assert all(name.startswith(("libc.so", "libm.so")) for name in packages.needed_libraries(data))
     names = ("open", "run", "close", "inputs", "outputs", "sizes", "shape", "message", "detail")
     functions = {f"net_{name}" for name in names}
-    assert set(building.exported_symbols(data)) == functions
+    assert set(packages.exported_symbols(data)) == functions
 
 
 def test_weights_are_the_models_under_its_names(encoder: Path) -> None:
@@ -266,10 +266,10 @@ def test_weights_from_a_pipe_do_not_hang(encoder: Path, tmp_path: Path) -> None:
 def test_a_compiler_that_is_no_command_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "'gcc")
     with pytest.raises(ExportError, match="CC is not a command"):
-        building.compiler_for(this_machine())
+        packages.compiler_for(this_machine())
     need("gcc")
     monkeypatch.setenv("CC", " ")
-    assert building.compiler_for(this_machine())
+    assert packages.compiler_for(this_machine())
 
 
 def test_nodes_in_eager_are_refused_by_name() -> None:
@@ -313,7 +313,7 @@ def test_threads_share_the_work_by_openmp(tmp_path: Path) -> None:
     assert errors(alone) == errors(shared)
     assert errors(alone)[0] < CLOSE
     allowed = ("libc.so", "libm.so", "libgomp.so")
-    assert all(name.startswith(allowed) for name in building.needed_libraries((tmp_path / "libnet.so").read_bytes()))
+    assert all(name.startswith(allowed) for name in packages.needed_libraries((tmp_path / "libnet.so").read_bytes()))
 
 
 def test_a_call_tells_sizes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.capture import GraphRecorder, capture
-from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes
+from buddy.compiler.graph.serialization import ExtractionError, extract_graph, find_nodes
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram

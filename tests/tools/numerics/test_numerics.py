@@ -16,8 +16,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.ops import linalg
-from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.utils import value_of
+from buddy.compiler.ops.utils import Registry, value_of
 from buddy.compiler.passes import base
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.presets import default_recipe

@@ -21,9 +21,13 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import compute_values
 from buddy.compiler.runtime.measure import compare_results, run_eager
 from buddy.compiler.tools.runtimes import sessions
-from buddy.compiler.tools.runtimes.divergence import MARKS_PER_CALL, DivergenceSearch
 from buddy.compiler.tools.runtimes.onnx_model import NoModelError, RuntimeModel, as_array, as_tensor, make_model
-from buddy.compiler.tools.runtimes.sides import runtime_sides, with_independent_reference
+from buddy.compiler.tools.runtimes.sides import (
+    MARKS_PER_CALL,
+    DivergenceSearch,
+    runtime_sides,
+    with_independent_reference,
+)
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

@@ -10,8 +10,8 @@ import msgspec
 import torch
 
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.tools.tune.measure import try_recipe
-from buddy.compiler.tools.tune.messages import TryRecipe
+from buddy.compiler.tools.tune.processes import TryRecipe
+from buddy.compiler.tools.tune.worker import try_recipe
 from tests.programs import captured
 
 

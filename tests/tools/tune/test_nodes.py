@@ -14,7 +14,7 @@ from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.runtime.measure import error_of_results
 from buddy.compiler.support import disk_cache
 from buddy.compiler.tools.tune import nodes
-from buddy.compiler.tools.tune.messages import MeasuredError, MeasureErrors, TimeNodes
+from buddy.compiler.tools.tune.processes import MeasuredError, MeasureErrors, TimeNodes
 from tests.programs import captured
 
 PAIRS = tuple(

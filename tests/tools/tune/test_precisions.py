@@ -14,7 +14,14 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PRECISIONS, Precision
 from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import (
+from buddy.compiler.tools.tune.precisions import (
+    PrecisionSearch,
+    PrecisionStep,
+    choose_within,
+    estimated_front,
+    greedy_steps,
+)
+from buddy.compiler.tools.tune.processes import (
     CompareRecipes,
     ErrorsMeasured,
     MeasuredError,
@@ -26,13 +33,6 @@ from buddy.compiler.tools.tune.messages import (
     TimeNodes,
     TryRecipe,
     TuningRequest,
-)
-from buddy.compiler.tools.tune.precisions import (
-    PrecisionSearch,
-    PrecisionStep,
-    choose_within,
-    estimated_front,
-    greedy_steps,
 )
 
 

@@ -17,8 +17,7 @@ from buddy.compiler.protocol import Attempted, ListPresets, Open, Tune, Variatio
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import LoadProgram
-from buddy.compiler.tools.tune.cluster import answer_tune_request
-from buddy.compiler.tools.tune.messages import LoadForTuning, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.processes import LoadForTuning, RecipeTried, TryRecipe, answer_tune_request
 from tests.support.engine_processes import forked_from_host
 
 PROGRAM = """

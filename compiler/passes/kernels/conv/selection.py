@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import kernel_body
-from buddy.compiler.passes.kernels.conv import depthwise_pairs, direct, in_place, patches, shape, tap_sums
+from buddy.compiler.passes.kernels.conv import direct, in_place, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
 from buddy.compiler.passes.kernels.conv.winograd.gradient_kernel import WinogradGradient
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weight_packing
 from buddy.compiler.passes.kernels.emit import KernelEmitter
-from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec, rounds_pairs
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
-from buddy.compiler.passes.kernels.paired_roundings import rounds_pairs
 from buddy.compiler.passes.kernels.weights import packed_type
 from buddy.compiler.support.target import Target
 
@@ -48,8 +47,8 @@ class BlockedConvolution:
             return None
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weight_packing(self.conv, self.blocking)
-        if isinstance(self.blocking, depthwise_pairs.PairedBlocking):
-            return depthwise_pairs.paired_panels(self.conv, self.blocking)
+        if isinstance(self.blocking, in_place.PairedBlocking):
+            return in_place.paired_panels(self.conv, self.blocking)
         if isinstance(self.blocking, direct.DepthwiseBlocking):
             return direct.depthwise_panels(self.conv, self.blocking)
         if isinstance(self.blocking, patches.PatchBlocking):
@@ -68,7 +67,7 @@ class BlockedConvolution:
         """Returns the name of the instruction that adds groups of products; "" for multiply-adds."""
         if isinstance(self.blocking, patches.PatchBlocking):
             return self.blocking.gemm.dot
-        if isinstance(self.blocking, depthwise_pairs.PairedBlocking | in_place.InPlaceBlocking):
+        if isinstance(self.blocking, in_place.PairedBlocking | in_place.InPlaceBlocking):
             return self.blocking.dot
         return ""
 
@@ -101,7 +100,7 @@ def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
     if not conv.channels_last:
         raise UnsupportedError("channels are not its last dim")
     if conv.depthwise:
-        pairs = depthwise_pairs.choose_pairs(conv, target)
+        pairs = in_place.choose_pairs(conv, target)
         return BlockedConvolution(conv, pairs or direct.choose_depthwise(conv, target))
     if not conv.is_narrow:
         return BlockedConvolution(conv, shape.choose_conv_blocking(conv, target))
@@ -163,8 +162,8 @@ def emit_conv_function(
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, gradients.GradientBlocking):
             WinogradGradient(e, a, weights, results, gradients.analyse_gradient(conv), block).emit()
-        elif isinstance(block, depthwise_pairs.PairedBlocking):
-            depthwise_pairs.PairedDepthwise(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, in_place.PairedBlocking):
+            in_place.PairedDepthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, direct.DepthwiseBlocking):
             direct.Depthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, tap_sums.TapBlocking):

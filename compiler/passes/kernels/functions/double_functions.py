@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import arith, ir, math
 from buddy.compiler.passes.kernels.emit import with_element_type
-from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import Arithmetic
 
 ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4338000000000000

@@ -11,8 +11,8 @@ products are exact. This is the method of Payne and Hanek, with four values of K
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import arith, ir, math
-from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.double_functions import ROUND, DoubleArithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import Arithmetic
 
 # ---- hyperbolic functions and powers ---------------------------------------------------------------------------------
 

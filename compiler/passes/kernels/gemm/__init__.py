@@ -8,13 +8,12 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction
-from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec, rounds_pairs
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
 from buddy.compiler.passes.kernels.gemm.fixed_point import FixedPointRows
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.gemm.packed_rows import PackedGemm
-from buddy.compiler.passes.kernels.paired_roundings import rounds_pairs
 
 __all__ = ["kernel_class", "kernel_function"]
 

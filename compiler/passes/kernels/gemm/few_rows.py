@@ -25,7 +25,7 @@ from buddy.compiler.passes.kernels.emit import (
     round_up,
 )
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
-from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
+from buddy.compiler.passes.kernels.matrix_copies import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 from buddy.compiler.support.target import CACHE_LINE
 

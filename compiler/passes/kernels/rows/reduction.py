@@ -10,10 +10,16 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
-from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
+from buddy.compiler.passes.kernels.structured import (
+    StructuredOp,
+    VectorBody,
+    VectorPosition,
+    for_rows,
+    moved_bytes,
+    work_of,
+)
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
 # The number of vectors that accumulate results: enough to hide the latency of the op. Below, `sums` are accumulators,
@@ -61,7 +67,7 @@ class RowReduction:
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
-def _reductions_of(op: Structured) -> dict[int, RowReduction]:
+def _reductions_of(op: StructuredOp) -> dict[int, RowReduction]:
     """Returns the reduction to each output that does not vary along a reduction loop, by operand number.
 
     Other outputs are only stored. Raises `UnsupportedError` if the body reads such an output, or if it does not combine
@@ -92,7 +98,7 @@ def _match_reduction(yielded: ir.Value, argument: ir.Value) -> RowReduction:
     return RowReduction(combine, right if left == argument else left, argument.type)
 
 
-def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
+def emit_reduction(e: KernelEmitter, op: StructuredOp, target: Target) -> str:
     """Emits `op` at the insertion point and returns a description.
 
     Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is not a plain
@@ -119,7 +125,7 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     raise UnsupportedError("an output varies along a reduction")
 
 
-def _column_loop(op: Structured) -> Loop | None:
+def _column_loop(op: StructuredOp) -> Loop | None:
     """Returns the innermost parallel loop along which vectors can be loaded and stored, or `None`.
 
     Inputs may have a stride of 2 along it, as pools have; the outputs are contiguous.
@@ -131,7 +137,7 @@ def _column_loop(op: Structured) -> Loop | None:
     return None
 
 
-def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
+def _contiguous_reduction(op: StructuredOp, stored: set[int]) -> Loop | None:
     """Returns the innermost reduction loop along which vectors can be loaded and stored, or `None`.
 
     Along it, inputs are contiguous or constant, and the outputs in `stored` are contiguous; at least one operand is.
@@ -151,7 +157,7 @@ class _Reduction:
     """
 
     def __init__(
-        self, e: KernelEmitter, op: Structured, reductions: dict[int, RowReduction], inner: Loop, lanes: int
+        self, e: KernelEmitter, op: StructuredOp, reductions: dict[int, RowReduction], inner: Loop, lanes: int
     ) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
         self.reduced, self.reductions = list(reductions), list(reductions.values())

@@ -13,7 +13,6 @@ from buddy.compiler.mlir.bindings import arith, ir, memref, scf
 from buddy.compiler.passes.kernels.access import subrange
 from buddy.compiler.passes.kernels.contraction import byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE
-from buddy.compiler.passes.kernels.conv.winograd.checked import CheckedKernel
 from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
     TILE_SIZE,
     GradientBlocking,
@@ -22,6 +21,7 @@ from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
     tile_products,
     transformed_operands,
 )
+from buddy.compiler.passes.kernels.conv.winograd.kernel import CheckedKernel
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, Matrix, apply_on_both_sides, transforms
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
