@@ -411,6 +411,11 @@ def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
     return node.kwargs.get(name, default)
 
 
+def is_only_result_read(node: Op, index: int) -> bool:
+    """True if only result `index` of a node with several results is read, by `GetItemOp`s."""
+    return all(isinstance(reader, GetItemOp) and reader.args[1] == index for reader in node._children)
+
+
 def normalize_dim(dim: int, rank: int) -> int:
     """Returns `dim` counted from the front; a negative `dim` counts from the end. Rank 0 counts as 1, as in PyTorch."""
     return dim + max(rank, 1) if dim < 0 else dim

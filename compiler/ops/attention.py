@@ -245,7 +245,7 @@ class _Keys:
 class _Block:
     """Block `index` of the query rows of one head; `emit` writes its result to `out` [rows, width].
 
-    `rows` says which blocks of the keys in `parts` these rows attend to.
+    `rows` says which blocks of the keys in `parts[0]` these rows attend to; they attend to all keys of the other parts.
     """
 
     def __init__(

@@ -255,8 +255,8 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     state = LoopState([st.filled(0, [rows, width], node.tensor_meta.dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    values = [value_of(op, symbol_table) for op in (x, w, ends)]
-    product = _GroupedProduct(values[0], values[1], values[2], *dtypes, state)
+    x_value, weights, end_values = (value_of(op, symbol_table) for op in (x, w, ends))
+    product = _GroupedProduct(x_value, weights, end_values, *dtypes, state)
     state.each(0, groups, product.multiply_group)
     return state.tensors[0]
 

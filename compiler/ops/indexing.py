@@ -180,8 +180,9 @@ class Subscripts:
 def subscripts_of(source: Sequence[int], items: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
     """Returns the subscripts of a tensor of shape `source`; `items` has the index tensor of each dim, or `None`.
 
-    As in NumPy, the index tensors are broadcast to one shape. Its dims replace the indexed dims, or come first if the
-    indexed dims are not adjacent. Raises `LoweringError` for masks, because the size of the result depends on data.
+    There may be fewer items than dims; the other dims are not indexed. As in NumPy, the index tensors are broadcast to
+    one shape. Its dims replace the indexed dims, or come first if the indexed dims are not adjacent. Raises
+    `LoweringError` for masks, because the size of the result depends on data.
     """
     if any(item is not None and is_mask(item) for item in items):
         raise LoweringError("the size of the result of a mask depends on data")

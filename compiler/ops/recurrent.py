@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import product as size_product
@@ -61,24 +61,41 @@ def _gru(
 def _rnn(
     function: Callable[[Scalar], Scalar], inputs: Sequence[Scalar], sums: Sequence[Scalar], _: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
+    """The cell of an RNN with the activation `function`; its state is its output, which need not be saved again."""
     return [function(inputs[0] + sums[0])], []
 
 
-# The number of gates, of states and of saved parts, and the cell.
-_KINDS: dict[str, tuple[int, int, int, Cell]] = {
-    "LstmLayerOp": (4, 2, 4, _lstm),
-    "GruLayerOp": (3, 1, 4, _gru),
-    "RnnLayerOp": (1, 1, 0, partial(_rnn, s.tanh)),
+class _CellKind(NamedTuple):
+    """The number of gates, of states and of saved parts of a cell, and how it computes one element."""
+
+    gates: int
+    states: int
+    saves: int
+    cell: Cell
+
+
+_KINDS: dict[str, _CellKind] = {
+    "LstmLayerOp": _CellKind(4, 2, 4, _lstm),
+    "GruLayerOp": _CellKind(3, 1, 4, _gru),
+    "RnnLayerOp": _CellKind(1, 1, 0, partial(_rnn, s.tanh)),
 }
+
+
+class _Weights(NamedTuple):
+    """The weights [gates * width, …] of inputs and hidden state, and their biases [gates * width], or `None`."""
+
+    inputs: Any
+    hidden: Any
+    input_bias: Any
+    hidden_bias: Any
 
 
 @dataclass
 class _Layer:
     """The operands of a layer. `states` are the initial hidden state [batch, outputs], and an LSTM's cell state.
 
-    `weights` are those of the inputs, those of the states, and their biases, each of which may be `None`. `projection`
-    is that of an LSTM whose hidden state is narrower than its cell, or `None`. `batch_sizes` is the node with the
-    number of sequences in each step of packed sequences, or `None`.
+    `projection` is that of an LSTM whose hidden state is narrower than its cell, or `None`. `batch_sizes` is the node
+    with the number of sequences in each step of packed sequences, or `None`.
 
     A layer returns the first `returned_states` states of each step; for gradients, also `saves` parts of its cell.
     """
@@ -89,7 +106,7 @@ class _Layer:
     saves: int
     cell: Cell
     states: list[Any]
-    weights: list[Any]
+    weights: _Weights
     projection: Any
     batch_sizes: Any
     reverse: bool
@@ -120,7 +137,7 @@ def _layer_of(node: Op, table: SymbolTable) -> _Layer:
     return _Layer(
         node, gates, state_count if is_saving else 1, saves * is_saving, cell,
         [value_of(value, table) for value in node.args[1:first_weight]],
-        [_operand(node, table, first_weight + i, name) for i, name in enumerate(names)],
+        _Weights(*(_operand(node, table, first_weight + i, name) for i, name in enumerate(names))),
         _operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
         argument(node, batch_sizes, "batch_sizes"), bool(argument(node, batch_sizes + 1, "reverse", False)),
     )  # fmt: skip
@@ -131,9 +148,9 @@ def _input_sums(layer: _Layer, steps: ir.Value) -> ir.Value:
     (*outer, depth), dtype = st.shape_of(steps), layer.dtype
     wide = accumulator_type(dtype)
     rows = st.reshape(steps, [size_product(outer), depth], dtype)
-    sums = st.contract(rows, layer.weights[0], "mk", "nk", "mn", wide)
-    if layer.weights[2] is not None:
-        operands = [(sums, wide), (layer.weights[2], dtype)]
+    sums = st.contract(rows, layer.weights.inputs, "mk", "nk", "mn", wide)
+    if layer.weights.input_bias is not None:
+        operands = [(sums, wide), (layer.weights.input_bias, dtype)]
         sums = st.pointwise(operands, st.shape_of(sums), wide, lambda x, y: x + cast(y, wide))
     return st.reshape(sums, [*outer, st.shape_of(sums)[-1]], wide)
 
@@ -145,21 +162,12 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     `active` sequences have this step; the others keep their states.
     """
     dtype, wide = layer.dtype, accumulator_type(layer.dtype)
-    sums = st.contract(states[0], layer.weights[1], "mk", "nk", "mn", wide)
+    sums = st.contract(states[0], layer.weights.hidden, "mk", "nk", "mn", wide)
     batch, columns = st.shape_of(sums)
-    width = columns // layer.gates
-    shape, bias = [batch, width], layer.weights[3]
-
-    def part(value: ir.Value, gate: int, value_type: TensorDType) -> ir.Value:
-        """Returns the columns of one gate: [batch, width], or [width] of the bias."""
-        offset = gate * width
-        if value is bias:
-            return st.slice_of(value, [offset], [width], [1], [width], value_type)
-        return st.slice_of(value, [0, offset], shape, [1, 1], shape, value_type)
-
-    operands = [(part(value, gate, wide), wide) for value in (inputs, sums) for gate in range(layer.gates)]
+    shape, bias = [batch, columns // layer.gates], layer.weights.hidden_bias
+    operands = [(part, wide) for value in (inputs, sums) for part in _split_gates(value, layer.gates, wide)]
     if bias is not None:
-        operands += [(part(bias, gate, dtype), dtype) for gate in range(layer.gates)]
+        operands += [(part, dtype) for part in _split_gates(bias, layer.gates, dtype)]
     # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
     outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
     outs += [st.empty(shape, dtype) for _ in range(layer.saves)]
@@ -179,15 +187,24 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         return [arith.select(is_active, x, y) for x, y in zip(results, values[len(operands) :], strict=True)]
 
     dims = [st.broadcast_dims(st.shape_of(value), shape) for value, _ in operands]
-    results = st.generic(
-        [value for value, _ in operands], dims, outs, [[0, 1]] * len(outs), [st.PARALLEL] * 2, body
-    )  # fmt: skip
+    values = [value for value, _ in operands]
+    results = st.generic(values, dims, outs, [[0, 1]] * len(outs), [st.PARALLEL] * 2, body)
     if layer.projection is not None:
         projected = st.contract(results[0], layer.projection, "mk", "nk", "mn", wide)
         row_count = st.shape_of(projected)[0] if active is None else active
         results[0] = _replace_first_rows(states[0], cast_tensor(projected, wide, dtype), row_count)
     # A loop carries each state in one buffer. Passes may give the op another destination, which it does not read.
     return copy_into_buffers(results[: len(states)], states), results[len(states) :]
+
+
+def _split_gates(value: ir.Value, gates: int, dtype: TensorDType) -> list[ir.Value]:
+    """Splits the last dim of sums [batch, gates * width] or of a bias [gates * width] into one part per gate."""
+    *batch, columns = st.shape_of(value)
+    width = columns // gates
+    sizes, leading = [*batch, width], [0] * len(batch)
+    return [
+        st.slice_of(value, [*leading, gate * width], sizes, [1] * len(sizes), sizes, dtype) for gate in range(gates)
+    ]
 
 
 def copy_into_buffers(values: Sequence[ir.Value], buffers: Sequence[ir.Value]) -> list[ir.Value]:

@@ -267,16 +267,15 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
     if 0 in st.shape_of(target):
         return target
     axes = axes[len(axes) - len(sizes) :]
-    for axis, size in zip(axes, sizes, strict=True):
-        if axis is None and size != 1:
-            ones = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            invalid = ones.compare("ne", index_to_scalar(position(size)))
-            fall_back_if(
-                node, symbol_table, invalid, "the mask selects another number of elements than there are values"
-            )
+    # The number of values along the selected elements; 1 if the values are broadcast along these.
+    value_count = next((size for axis, size in zip(axes, sizes, strict=True) if axis is None), 1)
+    if value_count != 1:
+        ones = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
+        invalid = ones.compare("ne", index_to_scalar(position(value_count)))
+        fall_back_if(node, symbol_table, invalid, "the mask selects another number of elements than there are values")
     if 0 in sizes:
         return target
-    if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
+    if value_count == 1:
         return _put_one_value(node, symbol_table, mask_dims, axes, add)
     value_type = node.args[2].tensor_meta.dtype
 
@@ -284,8 +283,7 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
         indices = [earlier_ones if axis is None else target_indices[axis] for axis in axes]
         return element(values, [_clamp(index, size) for index, size in zip(indices, sizes, strict=True)], value_type)
 
-    count = next(size for axis, size in zip(axes, sizes, strict=True) if axis is None)
-    mask_values = _Mask(value_of(mask, symbol_table), mask.tensor_meta.dtype, mask_dims, count)
+    mask_values = _Mask(value_of(mask, symbol_table), mask.tensor_meta.dtype, mask_dims, value_count)
     return _write_by_mask(target, node.tensor_meta.dtype, mask_values, read, _COMBINE["add" if add else ""])
 
 

@@ -10,7 +10,15 @@ import math
 from dataclasses import dataclass
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import Op, PlaceholderOp, argument, new_op, normalize_dim, permutation_of
+from buddy.compiler.graph.node import (
+    Op,
+    PlaceholderOp,
+    argument,
+    is_only_result_read,
+    new_op,
+    normalize_dim,
+    permutation_of,
+)
 from buddy.compiler.graph.operations import (
     AddMMOp,
     AddOp,
@@ -38,7 +46,7 @@ from buddy.compiler.graph.operations import (
     ViewOp,
 )
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.graph.transform.rewriting import Note, bypass_getitems, fresh_name, only_first_result, replace_node
+from buddy.compiler.graph.transform.rewriting import Note, bypass_getitems, fresh_name, replace_node
 from buddy.compiler.graph.types import DeviceType, TensorDType, TensorMeta
 
 
@@ -268,7 +276,7 @@ def _unsupported_reason(node: Op) -> str | None:
         return _DYNAMIC_SHAPE_REASON
     if argument(node, 3, "dropout_p", 0.0):
         return "it has dropout"
-    if not only_first_result(node):
+    if not is_only_result_read(node, 0):
         return "its log-sum-exp is read"
     if node.tensor_meta.dtype not in FLOATS:
         return f"{node.tensor_meta.dtype.value} is not supported"

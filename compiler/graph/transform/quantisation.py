@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, argument, new_op, permutation_of
+from buddy.compiler.graph.node import (
+    GetItemOp,
+    Op,
+    PlaceholderOp,
+    argument,
+    is_only_result_read,
+    new_op,
+    permutation_of,
+)
 from buddy.compiler.graph.operations import (
     AddMMOp,
     AddOp,
@@ -44,7 +52,7 @@ from buddy.compiler.graph.operations import (
     ViewOp,
 )
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.graph.transform.rewriting import Note, fresh_name, only_first_result, replace_node
+from buddy.compiler.graph.transform.rewriting import Note, fresh_name, replace_node
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 
 # The least and the largest integer of each type that products multiply.
@@ -159,7 +167,7 @@ def _dequantised(node: Any) -> _Dequantised | None:
         return source if source is not None and node.tensor_meta.dtype is TensorDType.Float32 else None
     if isinstance(node, GetItemOp):
         pool = node.args[0]
-        is_pool = isinstance(pool, MaxPool2dWithIndicesOp) and node.args[1] == 0 and only_first_result(pool)
+        is_pool = isinstance(pool, MaxPool2dWithIndicesOp) and node.args[1] == 0 and is_only_result_read(pool, 0)
         return _step(pool, pool.args[0]) if is_pool else None
     if isinstance(node, (ReluOp, MaxPool2dOp, *_VIEWS)):
         return _step(node, node.args[0])
@@ -261,9 +269,7 @@ class _Rewriting:
             self.graph.replace_uses(node, integers)
             return [Note(node.stable, f"is {integers}: its integers are dequantised and quantised with one scale")]
         pool = _pool_of_product(rounded.x)
-        if pool is None:
-            return []
-        return [self._quantise_before(pool, rounded)]
+        return [] if pool is None else [self._quantise_before(pool, rounded)]
 
     def _quantise_before(self, pool: Op, rounded: _Quantised) -> Note:
         """Quantises before `pool` instead of after it: rounding keeps the order of numbers, so maxima stay the same."""
@@ -346,16 +352,14 @@ class _Rewriting:
 
     def _vector(self, parameter: Op, before: Op) -> Op:
         """Returns the scales or zero points as a 1-D tensor."""
-        sizes = parameter.tensor_meta.shape
+        sizes, dtype = parameter.tensor_meta.shape, parameter.tensor_meta.dtype
         if len(sizes) == 1:
             return parameter
         if isinstance(parameter, ViewOp) and len(parameter.args[0].tensor_meta.shape) == 1:
             vector: Op = parameter.args[0]
             return vector
         shape = [math.prod(sizes)]
-        return self._insert(
-            ViewOp, parameter, "view.default", [parameter, shape], shape, parameter.tensor_meta.dtype, before
-        )
+        return self._insert(ViewOp, parameter, "view.default", [parameter, shape], shape, dtype, before)
 
     def assert_zeros(self) -> None:
         """Inserts assertions that the zero points on which products rely are still 0."""
@@ -367,12 +371,9 @@ class _Rewriting:
             joined = new_op(CatOp, self._name("zero_points"), "cat.default", [zeros, 0], [whole])
             any_set = new_op(AnyOp, self._name("any_zero_point"), "any.default", [joined], [flag])
             are_zero = new_op(LogicalNotOp, self._name("no_zero_point"), "logical_not.default", [any_set], [flag])
-            assertion = new_op(
-                AssertOp, self._name("assert_zeros"), _ASSERT_TARGET, [are_zero, _ZEROS_CHANGED_MESSAGE], [None]
-            )
+            condition_and_message = [are_zero, _ZEROS_CHANGED_MESSAGE]
+            assertion = new_op(AssertOp, self._name("assert_zeros"), _ASSERT_TARGET, condition_and_message, [None])
             self.graph.insert_before(before, joined, any_set, are_zero, assertion)
-
-    # ---- integers ----
 
     def _integers(self, tensor: _Dequantised, before: Op) -> Op:
         """Returns the node of the integers of `tensor`; new nodes are inserted before `before`."""
@@ -396,11 +397,10 @@ class _Rewriting:
         if isinstance(node, (MaxPool2dOp, MaxPool2dWithIndicesOp)):
             arguments = [operands[0], *node.args[1:]]
             return self._insert(MaxPool2dOp, node, "max_pool2d.default", arguments, shape, dtype, before)
-        if isinstance(node, CatOp):
-            return self._repeat(node, [operands, *node.args[1:]], shape, dtype, before)
         if _is_identity(node) or isinstance(node, CloneOp):
             return operands[0]
-        return self._repeat(node, [operands[0], *node.args[1:]], shape, dtype, before)
+        first_argument = operands if isinstance(node, CatOp) else operands[0]
+        return self._repeat(node, [first_argument, *node.args[1:]], shape, dtype, before)
 
     def _repeat(self, node: Op, arguments: list[Any], shape: Sequence[Any], dtype: TensorDType, before: Op) -> Op:
         """Inserts a copy of `node` with other arguments before node `before`."""
@@ -462,9 +462,8 @@ def _is_inverse(source: _Dequantised, rounded: _Quantised) -> bool:
 def _pool_of_product(x: Op) -> Op | None:
     """Returns the max pool with the result `x` if it pools sums of products, which are never NaN; else `None`."""
     pool = x.args[0] if isinstance(x, GetItemOp) and x.args[1] == 0 else x
-    if not isinstance(pool, (MaxPool2dOp, MaxPool2dWithIndicesOp)) or len(x._children) != 1:
-        return None
-    if pool is not x and not only_first_result(pool):
+    is_pool = isinstance(pool, (MaxPool2dOp, MaxPool2dWithIndicesOp)) and len(x._children) == 1
+    if not is_pool or (pool is not x and not is_only_result_read(pool, 0)):
         return None
     source = pool.args[0]
     source = source.args[0] if isinstance(source, ReluOp) else source

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import GetItemOp, Op, new_op
+from buddy.compiler.graph.node import Op, new_op
 from buddy.compiler.graph.operations.effects import OBSERVE_TARGET, ObserveOp
 from buddy.compiler.protocol.errors import BuddyError
 
@@ -35,11 +35,6 @@ def fresh_name(graph: Graph, base: str) -> str:
         number += 1
         name = f"{base}_{number}"
     return name
-
-
-def only_first_result(node: Op) -> bool:
-    """True if only the first result of a node with several results is read."""
-    return all(isinstance(reader, GetItemOp) and reader.args[1] == 0 for reader in node._children)
 
 
 def bypass_getitems(graph: Graph, node: Op) -> None:

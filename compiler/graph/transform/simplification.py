@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_of
+from buddy.compiler.graph.node import Op, argument, is_only_result_read, normalize_dim, permutation_of
 from buddy.compiler.graph.operations import (
     AliasOp,
     CatOp,
@@ -19,7 +19,7 @@ from buddy.compiler.graph.operations import (
     UnsqueezeOp,
     ViewOp,
 )
-from buddy.compiler.graph.transform.rewriting import Note, bypass_getitems, only_first_result, replace_node
+from buddy.compiler.graph.transform.rewriting import Note, bypass_getitems, replace_node
 
 
 def slice_parts(graph: Graph) -> list[Note]:
@@ -163,7 +163,7 @@ def maxpool2d_simplify(graph: Graph) -> list[Note]:
 
 def _drop_indices(graph: Graph, node: Op) -> Note:
     """Replaces a max pool by one without indices if they are not read. Returns what was done."""
-    if not only_first_result(node):
+    if not is_only_result_read(node, 0):
         return Note(node.stable, "left: its indices are read")
     bypass_getitems(graph, replace_node(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))
     return Note(node.stable, "returns only the values, without indices")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from buddy.compiler.graph.node import GetItemOp, Op
+from buddy.compiler.graph.node import Op, is_only_result_read
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
@@ -176,11 +176,6 @@ def make_rows_orthogonal(p: StackedProblem, other_parts: tuple[str, ...] = ()) -
     p.update(("values",), 0, rows, lambda i, _: s.sqrt(square(i)))
 
 
-def reads_only(node: Op, result: int) -> bool:
-    """True if `result` is the only result of `node` that other nodes read."""
-    return all(isinstance(user, GetItemOp) and user.args[1] == result for user in node._children)
-
-
 def sort_values(values: ir.Value, dtype: TensorDType, order: Order) -> ir.Value:
     """Sorts each row of `values` [count, n] and converts it to the type of the result."""
     return cast_tensor(sort_rows(values, WIDE, order).keys, WIDE, dtype)
@@ -207,7 +202,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
     Raises `LoweringError` if a node reads the vectors.
     """
-    if not reads_only(node, 1):
+    if not is_only_result_read(node, 1):
         raise LoweringError("the signs of singular vectors depend on LAPACK")
     dtype = meta_of(node, 1).dtype
     b, _ = wide_rows(node, symbol_table)
@@ -292,7 +287,7 @@ def check_vectors(p: StackedProblem, i: Extent, tolerance: Scalar) -> None:
 @lowering("SymmetricEigenvaluesOp")
 def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the eigenvalues in ascending order, from the triangle that `UPLO` names."""
-    if not reads_only(node, 0):
+    if not is_only_result_read(node, 0):
         raise LoweringError("the signs of eigenvectors depend on LAPACK")
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     a = transpose_matrices(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
