@@ -272,8 +272,8 @@ _SLICE_TO_END = 2**63 - 1
 def record_slices(node: Node, symbols: GraphSymbols) -> None:
     """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
 
-    PyTorch may make new symbols for them if a position of the slice is symbolic. Positions are clamped to their dim, like
-    eager's.
+    PyTorch may make new symbols for them if a position of the slice is symbolic. Positions are clamped to their dim,
+    like eager's.
     """
     if node.target not in (_SLICE, _SELECT) or not node.meta.get("unbacked_bindings"):
         return
