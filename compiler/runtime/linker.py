@@ -1,6 +1,6 @@
 """Links object files into this process with llvmlite's JIT linker, without MLIR.
 
-The linker itself compiles only small functions: trampolines, and what the host lacks.
+It compiles only small functions: trampolines, those of the caller's IR, and conversions that the processor lacks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LinkError(BuddyError):
 
 
 class Library:
-    """Linked objects; `library[name]` is a function of `arities`, called with the address of one block of its arguments.
+    """Linked objects. `library[name]` is a function that is called with the address of one block of its arguments.
 
     `arities` has the number of words that each function takes: a trampoline loads them from the block, so ctypes' limit
     of 1024 arguments does not apply. `imports` are addresses for undefined symbols of the objects; others are
