@@ -56,10 +56,10 @@ OPTIONS = (
 )  # fmt: skip
 # The number of calls with the same sizes after which a graph with symbolic sizes gets code for these sizes.
 SPECIALISE_CALLS = 8
-# The default of the option `verify`: "1" or "error", "warn", "0" or "off".
+# The environment variable with the default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY_BY_OPTION: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
-_VERIFY_BY_WORD: dict[str, Verify] = {
+_VERIFY_BY_VALUE: dict[str, Verify] = {
     "1": "error",
     "error": "error",
     "warn": "warn",
@@ -77,16 +77,19 @@ _PROGRAM_FIELDS = ("source", "arguments", "graph", "plugins")
 class BackendSettings:
     """How graphs are compiled.
 
-    `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
-    constants that are packed ahead for the kernels; with `releases`, only their packed form stays in memory. Without
-    `freeze`, weights are read in place at each call. `base` is the recipe, None for the default one. `threads` is the
-    number of threads for compiled code; 0 is torch's number at compile time. `tune` is the search time for a faster
-    recipe in seconds, once for each graph; with `max_error`, the search chooses the precision of each product within
-    this error of the results, as in `Tune`. `verify` says what happens if the first call of a compiled graph differs
-    from eager. With `fallback_random`, random ops run in eager and return eager's numbers. `specialise` is the number
-    of calls with the same sizes after which a graph with symbolic sizes is compiled for these sizes in the background
-    (0: never). With `summary`, one line for each model is logged. If `has_precision`, an option selects the precisions;
-    otherwise `torch.set_float32_matmul_precision` does.
+    - `fallback="error"` makes every op that would run in eager an error.
+    - With `freeze`, weights of inference graphs are constants that are packed ahead for the kernels; otherwise they are
+      read in place at each call. With `releases`, only their packed form stays in memory.
+    - `base` is the recipe, `None` for the default one. If `has_precision`, an option selects its precisions; otherwise
+      `torch.set_float32_matmul_precision` does.
+    - `threads` is the number of threads of compiled code; 0 is torch's number at compile time.
+    - `tune` is the time in seconds of the search for a faster recipe, once for each graph. With `max_error`, the search
+      chooses the precision of each product within this error of the results, as in `Tune`.
+    - `verify` says what happens if the first call of a compiled graph differs from eager.
+    - With `fallback_random`, random ops run in eager and return eager's numbers.
+    - `specialise` is the number of calls with the same sizes after which a graph with symbolic sizes is compiled for
+      these sizes in the background; 0 means never.
+    - With `summary`, one line for each model is logged.
     """
 
     fallback: Fallback = "eager"
@@ -114,11 +117,19 @@ class BackendSettings:
         options = with_new_names(options or {}, RECIPE_FIELDS, "option")
         freeze = _parse_freeze(options)
         settings = cls(
-            _parse_fallback(options), bool(freeze), freeze == RELEASE, _parse_recipe(options), _parse_threads(options),
-            _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
-            _parse_summary(options), bool({"precision", "precisions", "recipe", "max_error"} & options.keys()),
-            _parse_max_error(options), _parse_specialise(options),
-        )  # fmt: skip
+            fallback=_parse_fallback(options),
+            freeze=bool(freeze),
+            releases=freeze == RELEASE,
+            base=_parse_recipe(options),
+            threads=_parse_threads(options),
+            tune=_parse_tuning_seconds(options, mode),
+            verify=_parse_verify(options),
+            fallback_random=_parse_fallback_random(options),
+            summary=_parse_summary(options),
+            has_precision=bool({"precision", "precisions", "recipe", "max_error"} & options.keys()),
+            max_error=_parse_max_error(options),
+            specialise=_parse_specialise(options),
+        )
         if settings.releases and (settings.tune or settings.verify != "off"):
             raise ValueError(
                 "freeze='release' leaves no weights for eager: use it without verify and tune, or use freeze=True"
@@ -192,10 +203,10 @@ def _parse_summary(options: Mapping[str, Any]) -> bool:
         if not isinstance(summary, bool):
             raise ValueError(f"summary is {summary!r}; it may be True (log one line for each model), or False")
         return summary
-    word = os.environ.get(SUMMARY_VARIABLE, "")
-    if word.lower() not in ("", "0", "off", "1", "on"):
-        raise ValueError(f"{SUMMARY_VARIABLE} is {word!r} in the environment; it may be 1 or 0")
-    return word.lower() not in ("0", "off")
+    value = os.environ.get(SUMMARY_VARIABLE, "")
+    if value.lower() not in ("", "0", "off", "1", "on"):
+        raise ValueError(f"{SUMMARY_VARIABLE} is {value!r} in the environment; it may be 1 or 0")
+    return value.lower() not in ("0", "off")
 
 
 def _parse_freeze(options: Mapping[str, Any]) -> bool | str:
@@ -219,8 +230,8 @@ def _parse_freeze(options: Mapping[str, Any]) -> bool | str:
 
 def _parse_threads(options: Mapping[str, Any]) -> int:
     """Returns the option `threads`, else the number of threads of the option `recipe`, else 0."""
-    base = options.get("recipe")
-    threads = options.get("threads", _read_recipe(base).threads if base is not None else 0)
+    recipe = options.get("recipe")
+    threads = options.get("threads", _read_recipe(recipe).threads if recipe is not None else 0)
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= MAX_THREADS:
         raise ValueError(f"threads is {threads!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
     return threads
@@ -236,10 +247,10 @@ def _parse_verify(options: Mapping[str, Any]) -> Verify:
                 "'warn' (fall back to eager then), or False"
             )
         return _VERIFY_BY_OPTION[verify]
-    word = os.environ.get(VERIFY_VARIABLE, "")
-    if word.lower() not in _VERIFY_BY_WORD:
-        raise ValueError(f"{VERIFY_VARIABLE} is {word!r} in the environment; it may be 1, warn or 0")
-    return _VERIFY_BY_WORD[word.lower()]
+    value = os.environ.get(VERIFY_VARIABLE, "")
+    if value.lower() not in _VERIFY_BY_VALUE:
+        raise ValueError(f"{VERIFY_VARIABLE} is {value!r} in the environment; it may be 1, warn or 0")
+    return _VERIFY_BY_VALUE[value.lower()]
 
 
 def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float:
@@ -265,8 +276,8 @@ def _parse_specialise(options: Mapping[str, Any]) -> int:
 def _parse_max_error(options: Mapping[str, Any]) -> float | None:
     """Returns the option `max_error`.
 
-    Raises `ValueError` for a value that is not a finite number from 0, and if weights are not frozen: their rounding is
-    paid once only if they are constant.
+    Raises `ValueError` for a value that is negative, infinite or not a number. Also raises it if weights are not
+    frozen: reduced precisions round the weights, which takes time in each call unless they are constant.
     """
     error = options.get("max_error")
     if error is None:
@@ -298,28 +309,39 @@ def _parse_recipe(options: Mapping[str, Any]) -> Recipe:
             recipe = _set_parameter(recipe, name, value)
     _check_other_frontends(recipe)
     _check_backend(recipe)
-    _check_effects(recipe, options)
+    _check_options_of_passes(recipe, options)
     return recipe
 
 
-def _check_effects(recipe: Recipe, options: Mapping[str, Any]) -> None:
+def _check_options_of_passes(recipe: Recipe, options: Mapping[str, Any]) -> None:
     """Raises `ValueError` for an option of a pass that is off, because it would have no effect."""
     enabled = {step.name for step in recipe.steps if step.enabled}
     for name in options:
-        step = name.partition(".")[0].partition("#")[0]
-        if "." in name and not name.startswith("lowering:") and step not in enabled:
-            raise ValueError(f"{name} has no effect, because the pass {step} is off: also set {step!r} to True")
+        pass_name = _pass_of_parameter(name)
+        if "." in name and not name.startswith("lowering:") and pass_name not in enabled:
+            raise ValueError(
+                f"{name} has no effect, because the pass {pass_name} is off: also set {pass_name!r} to True"
+            )
+
+
+def _pass_of_parameter(name: str) -> str:
+    """Returns the name of the pass in a search parameter, such as `PASS`, `PASS.OPTION` or `PASS#2.OPTION`."""
+    return name.partition(".")[0].partition("#")[0]
 
 
 def _check_other_frontends(recipe: Recipe) -> None:
-    """Raises `ValueError` for a recipe with another frontend or target, or for another compiler."""
+    """Raises `ValueError` for a recipe with another frontend or target, or for another compiler.
+
+    Only the fields in `FIELDS` and `_PROGRAM_FIELDS` may differ from their defaults.
+    """
     for field in msgspec.structs.fields(Recipe):
         value = getattr(recipe, field.name)
         if field.name == "dialect":
             _parse_field("dialect", value)
-        elif (field.name not in (*FIELDS, *_PROGRAM_FIELDS) and value != field.default) or (
-            field.name == "backend" and value in OTHER_COMPILERS
-        ):
+            continue
+        is_settable = field.name in (*FIELDS, *_PROGRAM_FIELDS)
+        is_other_compiler = field.name == "backend" and value in OTHER_COMPILERS
+        if (not is_settable and value != field.default) or is_other_compiler:
             supported = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
             raise ValueError(f"recipe: {field.name} is {value!r}; {supported}")
 
@@ -337,9 +359,10 @@ def _check_backend(recipe: Recipe) -> None:
 
 
 def _read_recipe(recipe_or_path: object) -> Recipe:
-    """Returns a recipe unchanged; reads one from a path: a TOML file of the workbench or of `buddy-tui tune -o`.
+    """Returns the value of the option `recipe`: a recipe, or one that is read from a path.
 
-    Raises `ValueError` for another type, an unreadable file, and a file that needs more permissions than plug-ins.
+    The path is that of a TOML file which the workbench or `buddy-tui tune -o` wrote. Raises `ValueError` for another
+    type, an unreadable file, and a file that needs more permissions than plug-ins.
     """
     if isinstance(recipe_or_path, Recipe):
         return recipe_or_path
@@ -377,8 +400,8 @@ def _parse_field(name: str, value: object) -> Any:
     try:
         return msgspec.convert(value, field_type)
     except msgspec.ValidationError as error:
-        words = " or ".join(repr(word) for word in get_args(field_type) if isinstance(word, str))
-        raise ValueError(f"{name} is {value!r}: {f'it may be {words}' if words else error}") from error
+        allowed = " or ".join(repr(item) for item in get_args(field_type) if isinstance(item, str))
+        raise ValueError(f"{name} is {value!r}: {f'it may be {allowed}' if allowed else error}") from error
 
 
 def _set_parameter(recipe: Recipe, name: str, value: object) -> Recipe:
@@ -387,9 +410,9 @@ def _set_parameter(recipe: Recipe, name: str, value: object) -> Recipe:
     Raises `ValueError` for an unknown name or value.
     """
     steps = {step.name for step in recipe.steps}
-    if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
-        near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
-        suggestion = f" (did you mean {near[0]}?)" if near else ""
+    if _pass_of_parameter(name) not in steps and not name.startswith("lowering:"):
+        matches = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
+        suggestion = f" (did you mean {matches[0]}?)" if matches else ""
         parameters = "a pass of the recipe (True or False), PASS.OPTION and lowering:NODE"
         raise ValueError(
             f"the buddy backend has no option {name!r}{suggestion}; it has {', '.join(OPTIONS)}, {parameters}"

@@ -90,6 +90,7 @@ class GraphRecorder:
         self._compile(aten)(*tensors)
 
     def _compile(self, aten: AtenGraph) -> Runner:
+        """Returns a function that records `aten`, or the pieces that a Buddy graph can represent, and runs them."""
         if self.strict:
             return self._record_at_call(aten)
         try:
@@ -104,6 +105,7 @@ class GraphRecorder:
         return to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
 
     def _record_at_call(self, aten: AtenGraph) -> Runner:
+        """Returns a function that runs `aten` in eager, and records it with the inputs of the first call."""
         conversion = self._convert(aten)
         is_recorded = False
 
@@ -111,28 +113,42 @@ class GraphRecorder:
             nonlocal is_recorded
             if not is_recorded:
                 is_recorded = True
-                tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-                real_inputs = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
-                info = make_graph_info(conversion.graph.name, conversion, find_graph_break(aten))
-                info = msgspec.structs.replace(info, strict=self.strict)
-                eager = eager_program(aten, arguments, len(conversion.constants))
-                parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
-                numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
-                table = fx_table(conversion)
-                captured = CapturedGraph(conversion.graph, info, real_inputs, eager, table, parameters, numbers)
-                captured.code = fx_code(conversion)
-                captured.eager_to_time = unseeded_program(aten, arguments, len(conversion.constants))
-                captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
-                captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
-                self._add_graph(captured)
+                self._add_graph(self._make_captured(aten, conversion, arguments))
             return aten.module(*arguments)
 
         return run
 
+    def _make_captured(
+        self, aten: AtenGraph, conversion: Conversion, arguments: Sequence[torch.Tensor]
+    ) -> CapturedGraph:
+        """Returns the captured graph of `aten` with the inputs of one call; `arguments` are tensors and numbers."""
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        real_inputs = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
+        info = make_graph_info(conversion.graph.name, conversion, find_graph_break(aten))
+        n_constants = len(conversion.constants)
+        return CapturedGraph(
+            conversion.graph,
+            msgspec.structs.replace(info, strict=self.strict),
+            real_inputs,
+            eager_program(aten, arguments, n_constants),
+            table=fx_table(conversion),
+            parameters=frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter)),
+            numbers=tuple(value for value in arguments if not isinstance(value, torch.Tensor)),
+            code=fx_code(conversion),
+            torch_dialect=partial(import_graph, conversion.graph, conversion.fx_nodes),
+            eager_to_time=unseeded_program(aten, arguments, n_constants),
+            seed=next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None),
+        )
+
     def _graph_name(self, aten: AtenGraph) -> str:
-        labels = ["backward"] * (aten.kind == "backward") + [f"part {aten.piece}"] * bool(aten.piece)
-        labels += [aten.body] * bool(aten.body)
-        return f"{self.name} ({', '.join(labels)})" if labels else self.name
+        """Returns the name of a graph, such as `model (backward, part 2)`."""
+        labels = [
+            "backward" if aten.kind == "backward" else "",
+            f"part {aten.piece}" if aten.piece else "",
+            aten.body,
+        ]
+        text = ", ".join(filter(None, labels))
+        return f"{self.name} ({text})" if text else self.name
 
     def _add_graph(self, captured: CapturedGraph) -> None:
         self.graphs.append(captured)
@@ -141,7 +157,10 @@ class GraphRecorder:
 
 
 def _detach_tensors(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
-    """Returns the tensors without autograd history; inputs are copied, since the program may reuse their memory."""
+    """Returns the tensors without autograd history.
+
+    Inputs are copied, because the program may reuse their memory; parameters and buffers are not.
+    """
     pairs = zip(tensors, graph.kinds, strict=False)
     return [t.detach() if kind is NodeType.FakeNode else t.detach().clone() for t, kind in pairs]
 
@@ -205,7 +224,10 @@ def record_training(
 
 
 def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
+    """Returns the inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors.
+
+    A number that is no tensor's size gets the value that it had when it was traced.
+    """
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
     real_sizes = {
@@ -239,11 +261,12 @@ SINGLE_RESULT = "output"
 
 
 def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
-    """Names the results of graphs as `result`, the result of the call that ran them, names the same tensors.
+    """Gives the results of graphs the names that the program gives them, such as the keys of a dict that it returns.
 
-    `runs` has for each Dynamo graph its ATen graphs, and the tensors that it returned in this call. A call that
-    returns one tensor has the result `SINGLE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
-    returns tensors that it writes, keeps the names of its nodes.
+    `result` is the value that a call of the program returned; its tensors are compared by identity with those that the
+    graphs returned in this call. `runs` has for each Dynamo graph its ATen graphs and these tensors. If `result` is one
+    tensor, its name is `SINGLE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also returns tensors that it
+    writes, keeps the names of its nodes.
     """
     names: dict[int, str] = {id(result): SINGLE_RESULT} if isinstance(result, torch.Tensor) else {}
     for name, tensor in named_tensors(result):
@@ -255,7 +278,11 @@ def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor
 
 
 def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
+    """Yields the names and the tensors in nested dicts, dataclasses, tuples and lists.
+
+    A name consists of keys, fields and positions, joined by dots, after the prefix `name`; it is "" if all of them are
+    positions.
+    """
     if isinstance(value, torch.Tensor):
         yield name if any(part and not part.isdigit() for part in name.split(".")) else "", value
         return
@@ -320,7 +347,7 @@ def listening(on_graph: OnGraph, pause: PauseRecording, backend: DynamoBackend |
     """Calls `on_graph` with every graph that is imported inside the `with` block.
 
     The context `pause()` is active while a graph is imported, so that calls made by the import are not recorded.
-    `backend` replaces the backend `"buddy"` of functions that `torch.compile` has returned before.
+    `backend` replaces the backend `"buddy"` of functions that `torch.compile` returned before the block.
     """
     _listeners.append(_Listener(on_graph, pause, backend))
     try:
@@ -396,16 +423,20 @@ def record_export(
         recorder.record(
             AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), unseeded=unseeded), tensors
         )
+        # Any tensors, since `name_results` only needs to know where each is in the value that the program returns.
         results = [torch.empty(0) for _ in range(program.call_spec.out_spec.num_leaves)]
         name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
 
 def _wrap_dynamic_shapes(
-    dynamic_shapes: Mapping[str, object] | Sequence[object], positional: int, kwargs: Mapping[str, object]
+    dynamic_shapes: Mapping[str, object] | Sequence[object], n_positional: int, kwargs: Mapping[str, object]
 ) -> DynamicShapes:
-    """Converts `dynamic_shapes` of a function's arguments to those of `_FunctionModule.forward(*args, **kwargs)`."""
+    """Converts `dynamic_shapes` of a function's arguments to those of `_FunctionModule.forward(*args, **kwargs)`.
+
+    The first `n_positional` of them are those of positional arguments, the rest those of `kwargs`, in order.
+    """
     entries = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
-    wrapped = {"args": tuple(entries[:positional]), "kwargs": dict(zip(kwargs, entries[positional:], strict=False))}
+    wrapped = {"args": tuple(entries[:n_positional]), "kwargs": dict(zip(kwargs, entries[n_positional:], strict=False))}
     return {name: entry for name, entry in wrapped.items() if entry}
 
 
@@ -432,6 +463,7 @@ def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
 def _input_tensor(
     program: torch.export.ExportedProgram, spec: InputSpec, arguments: Iterator[torch.Tensor]
 ) -> torch.Tensor:
+    """Returns the tensor of an input: a parameter, buffer or constant of `program`, or the next of `arguments`."""
     if not _is_state(spec):
         return next(arguments)
     stored = program.state_dict.get(spec.target)

@@ -1,4 +1,7 @@
-"""Expands a caller's choices for nodes to the nodes of one graph: an op's name stands for all of its nodes."""
+"""Expands a caller's choices of lowerings and precisions to the nodes of one graph.
+
+A choice names a node, or an op, which stands for all of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, PrecisionChoice, Recipe
 
+# The number at the end of a stable name, such as `encoder/addmm.0`.
 _NUMBER = re.compile(r"\.\d+$")
 
 
@@ -39,7 +43,11 @@ _Choice = TypeVar("_Choice", OpChoice, PrecisionChoice)
 
 
 def _expand(graph: Graph, choices: Mapping[str, _Choice], option: str, is_whole: bool) -> tuple[_Choice, ...]:
-    """Returns `choices`, by the name of a node or op, for the nodes of `graph`; `option` is the name of the option."""
+    """Returns the choices for the nodes of `graph`, sorted.
+
+    `choices` are by the name of a node or op; a choice for a node overrides that for its op. `option` is the name of
+    the option in messages.
+    """
     by_op: dict[str, _Choice] = {}
     by_node: dict[str, _Choice] = {}
     for name, choice in choices.items():
@@ -86,7 +94,7 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
-    """Returns the names of all registries. Raises `OptionError` if `choice` names another lowering."""
+    """Returns the names that a choice of a lowering may have. Raises `OptionError` if `choice` has another one."""
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER_REGISTRY
 

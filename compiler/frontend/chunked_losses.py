@@ -25,9 +25,13 @@ def reduced_loss(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Returns the loss of `x` [rows, width], and its gradients of x, `weight` [classes, width] and `bias` [classes].
 
-    A gradient that is not wanted is empty. `target` [rows] are class numbers. The mean is NaN if all rows are ignored.
+    `reduction` is "mean" or "sum". `target` [rows] are class numbers; rows whose target is `ignored` do not count, and
+    the mean is NaN if all are ignored. `class_weight` [classes] are factors of the losses. `chunk` is the number of
+    rows of a chunk. A gradient that is not wanted is empty.
+
     Calls with symbolic sizes, without rows, with label smoothing or more than `_MAX_CHUNKS` chunks stay unchanged, and
-    run in eager; so do calls in half precision, which eager rounds according to `policy`.
+    run in eager. So do calls in half precision, whose `accumulator` is of another type than `x`, because eager rounds
+    according to `policy`.
     """
     if not _is_supported(x, weight, chunk) or label_smoothing or accumulator != x.dtype or not x.size(0):
         return NotImplemented
@@ -59,7 +63,7 @@ def row_losses(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the losses [rows] of `x` [rows, width]; 0 for rows whose target is `ignored`.
 
-    The same calls as of `reduced_loss` stay unchanged.
+    The arguments are those of `reduced_loss`, and the same calls stay unchanged.
     """
     if not _is_supported(x, weight, chunk) or accumulator != x.dtype or not x.size(0):
         return NotImplemented

@@ -23,7 +23,7 @@ def is_control_flow(node: Node) -> bool:
 
 
 def has_control_flow(module: GraphModule) -> bool:
-    """Returns whether a graph has an op whose branches or bodies are subgraphs."""
+    """Returns whether a graph has an op whose branches or bodies can be compiled."""
     return any(map(is_control_flow, module.graph.nodes))
 
 
@@ -52,12 +52,13 @@ def _compile_body(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner])
 
 
 def _body_names(op: Node, module: GraphModule) -> list[str]:
+    """Returns the names of the attributes of `module` that are the branches or bodies of `op`."""
     names = [str(node.target) for node in op.all_input_nodes if node.op == "get_attr"]
     return [name for name in names if isinstance(getattr(module, name, None), GraphModule)]
 
 
 def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
-    """Returns the graph of a body, whose output is made a tuple; its inputs have no origins."""
+    """Returns the body `name` as a graph that returns a tuple, even of one value; its inputs have no origins."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()
     n_inputs = sum(node.op == "placeholder" for node in module.graph.nodes)

@@ -28,6 +28,7 @@ from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.runtime.torch_values import from_torch_dtype, tensor_form, to_plain_argument
 
+# Ops that read the memory of their operand by strides, without their overloads.
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
 
@@ -78,11 +79,12 @@ def to_buddy(
     data-dependent sizes and higher-order ops that a Buddy graph cannot represent.
     """
     op_classes = default_ops_map() if ops_map is None else ops_map
-    # Before complex tensors are split: their parts have separate memory, which has other strides.
+    # This check comes before complex tensors are split, because their parts have separate memory with other strides.
     for node in aten.module.graph.nodes:
         _check_strides(node)
     converter = _Converter(Conversion(Graph(name, func_name)), op_classes)
     table = default_decompositions(op_classes)
+    # `decompose_quantised` reads the marks. `run` marks the nodes of the new graph, to reject what is left.
     mark_quantised(aten.module.graph.nodes)
     converter.run(replace(aten, module=decompose_complex(decompose_quantised(aten.module, table), table)))
     return converter.result
@@ -102,16 +104,15 @@ class _Converter:
         self.sizes: dict[Node, Dim] = {}
 
     def run(self, aten: AtenGraph) -> None:
+        """Converts all nodes: placeholders, then constants as further placeholders, calls, and the output."""
         nodes = list(aten.module.graph.nodes)
         mark_quantised(nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.symbols = self.result.symbols = GraphSymbols(placeholders)
         self.result.graph.symbols = self.symbols.sources
-        origins = iter(aten.origins)
         for node in placeholders:
             _check_ragged(node)
-        for node in placeholders:
-            origin = next(origins)
+        for node, origin in zip(placeholders, aten.origins, strict=True):
             if not self._is_size(node):
                 op = self._add_placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
                 op.is_zero = bool(origin and origin.is_zero)
@@ -147,6 +148,7 @@ class _Converter:
         return op
 
     def _add_constant(self, node: Node, module: torch.fx.GraphModule) -> None:
+        """Adds a placeholder for the tensor that a `get_attr` node reads; rejects subgraphs and other objects."""
         value = getattr(module, str(node.target), None)
         if not isinstance(value, torch.Tensor):
             raise _unsupported(node, "is a higher-order op's subgraph or another object held by the graph")
@@ -177,6 +179,7 @@ class _Converter:
         self._add(op, node)
 
     def _add(self, op: Op, node: Node, kind: NodeType = NodeType.OtherNode) -> None:
+        """Adds `op`, which is made from `node`, to the graph, with the name, target and results of `node`."""
         op.name = node.name
         op.target = target_key(node.target)
         op.metas = () if node.op == "output" else self._metas(node)
@@ -216,15 +219,16 @@ class _Converter:
 
 
 def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
-    """Returns the names of the nodes with a result or operand that compiled code does not support, with the reason."""
+    """Returns the reason for each node with a result or operand that compiled code does not support, by its name."""
     reasons = {}
     for node in nodes:
+        if node.op != "call_function":
+            continue
         for tensor in (node, *node.all_input_nodes):
             value = tensor.meta.get("val")
-            reason = next(
-                filter(None, map(_rejection_reason, value if isinstance(value, (list, tuple)) else [value])), ""
-            )
-            if reason and node.op == "call_function":
+            values = value if isinstance(value, (list, tuple)) else [value]
+            reason = next(filter(None, map(_rejection_reason, values)), "")
+            if reason:
                 reasons[node.name] = _unsupported(tensor, reason).diagnostic.what
     return reasons
 
@@ -247,7 +251,10 @@ def _packet_name(target: Callable[..., object] | str) -> str:
 
 
 def _form_arguments(node: Node) -> tuple[object, ...]:
-    """Returns the arguments of an op that reads only the form of its first operand, with the form as first argument."""
+    """Returns the arguments of an op such as `rand_like`, which reads only the form of its first operand.
+
+    The form (`tensor_form`) replaces the operand, so that the graph need not compute it.
+    """
     first, *rest = node.args
     form = tensor_form(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
@@ -304,10 +311,12 @@ def _check_results(node: Node) -> None:
 
     Such a node is not an op of `torch.ops`, or returns something other than tensors.
     """
-    value, is_sequence = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
     if "." not in target_key(node.target):
         raise _unsupported(node, "is not a torch op")
-    results = [value[user.args[1]] for user in node.users if user.target is getitem] if is_sequence else [value]
+    value = node.meta.get("val")
+    results = [value]
+    if isinstance(value, (list, tuple)):  # only results that are read have to be tensors
+        results = [value[user.args[1]] for user in node.users if user.target is getitem]
     if not all(isinstance(result, torch.Tensor) for result in results):
         raise _unsupported(node, "returns a value that is not a tensor of known shape")
 

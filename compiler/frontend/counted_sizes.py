@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size, sta
 
 aten = torch.ops.aten
 
-# A number, or a torch symbol.
+# An integer, or a `torch.SymInt`.
 Size = Any
 # Maximum number of element comparisons to sort slices; larger inputs run in eager.
 _MAX_COMPARISONS = 1 << 22
@@ -87,9 +87,11 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Returns `x[:, mask]`; all other subscripts are left unchanged."""
     subscripts = [(axis, subscript) for axis, subscript in enumerate(indices) if subscript is not None]
-    if len(subscripts) != 1 or subscripts[0][1].dtype not in (torch.bool, torch.uint8) or not subscripts[0][1].dim():
+    if len(subscripts) != 1:
         return NotImplemented
     ((axis, mask),) = subscripts
+    if not _is_mask(mask) or not mask.dim():
+        return NotImplemented
     if not x.is_contiguous() and not _keeps_order(x, range(axis, axis + mask.dim())):
         return NotImplemented
     return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _true_positions(mask, _memoized_count(mask)))
@@ -107,10 +109,10 @@ def _keeps_order(x: torch.Tensor, masked_dims: range) -> bool:
 def index_put(
     x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """Replaces masks among other subscripts by the positions of their true elements.
+    """Replaces masks among several subscripts by the positions of their true elements.
 
-    The number of positions must broadcast with the other subscripts; otherwise the program raises. The op class handles
-    a mask that is the only subscript.
+    The number of positions must broadcast with the other subscripts; otherwise the program raises an error. A call
+    whose only subscript is a mask stays unchanged: the op class handles it.
     """
     subscripts = [item for item in indices if item is not None]
     if len(subscripts) < 2 or not any(map(_is_mask, subscripts)):
@@ -118,10 +120,9 @@ def index_put(
     shapes = [item.shape for item in subscripts if not _is_mask(item)]
     length = torch.broadcast_shapes(*shapes)[-1:] if shapes else ()
     new_indices: list[torch.Tensor | None] = []
+    n_positions = length[0] if length and length[0] != 1 else None
     for item in indices:
-        new_indices += (
-            _mask_positions(item, length[0] if length and length[0] != 1 else None) if _is_mask(item) else [item]
-        )
+        new_indices += _mask_positions(item, n_positions) if _is_mask(item) else [item]
     return aten.index_put.default(x, new_indices, values, accumulate)
 
 
@@ -165,8 +166,8 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
         return x.new_zeros([minlength], dtype=torch.int64)
     length = torch.where(x.min() < 0, -1, (x.max().to(torch.int64) + 1).clamp(min=minlength))
     size = _read_size(length, "bincount only supports 1-d non-negative integral inputs.")
-    weight_of_each = x.new_ones([], dtype=dtype).expand(x.shape) if weights is None else weights.to(dtype)
-    return x.new_zeros([size], dtype=dtype).scatter_add(0, x.to(torch.int64), weight_of_each)
+    element_weights = x.new_ones([], dtype=dtype).expand(x.shape) if weights is None else weights.to(dtype)
+    return x.new_zeros([size], dtype=dtype).scatter_add(0, x.to(torch.int64), element_weights)
 
 
 def unique(
@@ -233,7 +234,7 @@ def unique_dim(
 
 
 def _rank_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Returns, for each row, the number of lexicographically smaller rows; compares all pairs of rows."""
+    """Returns, for each of `rows` [rows, width], the number of lexicographically smaller ones; compares all pairs."""
     width, row, other_row = rows.shape[1], rows.unsqueeze(1), rows.unsqueeze(0)
     columns = torch.arange(width, device=rows.device)
     first_difference = torch.where(row != other_row, columns, width - 1).amin(-1, keepdim=True)
@@ -250,7 +251,11 @@ def _run_starts(x: torch.Tensor) -> torch.Tensor:
 def _measure_runs(
     x: torch.Tensor, is_start: torch.Tensor, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the start of each run of `x`, the number of the run of each element, and the lengths of the runs."""
+    """Returns the start of each run of `x`, the number of the run of each element, and the lengths of the runs.
+
+    `is_start` is a mask of the positions at which runs start. The second and the third result are empty unless
+    requested.
+    """
     starts = _true_positions(is_start, _count(is_start))
     empty = is_start.new_empty([0], dtype=torch.int64)
     inverse = is_start.cumsum(0) - 1 if return_inverse else empty
@@ -277,7 +282,10 @@ CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 
 def keep_numbers_in_tensors(module: GraphModule) -> None:
-    """Replaces each tensor that is made from a number by the tensor from which the number was read, if any."""
+    """Replaces each tensor that is made of a number, which was read out of a tensor, by that tensor.
+
+    Otherwise the graph would be cut where the number is read.
+    """
     changed = False
     for node in list(module.graph.nodes):
         number: Any = node.args[0] if node.target is aten.scalar_tensor.default else None

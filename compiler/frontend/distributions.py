@@ -22,6 +22,7 @@ DISTRIBUTION_RULES: dict[Any, Rule] = {}
 # The bits of a random fraction: the significand digits of the dtype, as in eager.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
+# Sets of dtypes for the argument `results` of `rule`.
 FLOATS = frozenset(_DIGITS)
 NUMBERS = FLOATS | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 WITH_BOOL = NUMBERS | {torch.bool}
@@ -35,7 +36,8 @@ _INT64_MAX = (1 << 63) - 1
 class RandomBits:
     """Draws the random numbers of one node, in the memory order of its result.
 
-    `result` is a tensor with the shape, strides and dtype of the node's result.
+    `seed` is a 0-d int64 tensor. Nodes that draw from the same seed have different numbers `stream`. `result` is a
+    tensor with the shape, strides and dtype of the node's result.
     """
 
     def __init__(self, seed: torch.Tensor, stream: int, result: torch.Tensor) -> None:
@@ -57,8 +59,9 @@ class RandomBits:
         )
 
     def int64s(self, index: int = 0) -> torch.Tensor:
-        """Returns uniform int64 values, one per element; value `index` (0 or 1) has the bits of int32 values 2 `index`
-        and 2 `index` + 1.
+        """Returns uniform int64 values, one per element; `index` (0 or 1) selects one of two independent values.
+
+        They have the bits of the int32 values 2 `index` and 2 `index` + 1.
         """
         return self._make_in_memory_order(
             lambda shape: torch.ops.buddy.philox64.default(self._seed, self._stream, shape, index)
@@ -114,10 +117,10 @@ class RandomBits:
         return values.to(self.dtype).clamp_max(last)
 
     def below(self, count: int | torch.SymInt) -> torch.Tensor:
-        """Returns uniform integers in [0, `count`) as int64: `count` times a random fraction of 63 bits (43 for a small
-        `count`).
+        """Returns uniform integers in [0, `count`), as int64.
 
-        Remainders would favour small numbers if `count` is very large, and are used only for a symbolic `count`.
+        They are `count` times a random fraction of 63 bits, or of 43 bits for a small `count`. Remainders would favour
+        small numbers if `count` is very large, and are used only for a symbolic `count`.
         """
         if isinstance(count, int) and count & (count - 1) == 0:
             bits = self.int32s().to(torch.int64) if count <= 1 << 32 else self.int64s()
@@ -149,7 +152,8 @@ def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> 
     """Registers the decorated function for `overloads`.
 
     It is called with the node's `RandomBits`, then with the node's arguments without keywords such as `dtype` and
-    `generator`. `results` are the dtypes that eager supports on CPUs: nodes of other dtypes run in eager, which raises.
+    `generator`. Arguments of which only the form matters have names such as `_like`: `RandomBits.result` has the form.
+    `results` are the dtypes that eager supports on CPUs: nodes of other dtypes run in eager, which raises an error.
     """
 
     def register(function: Rule) -> Rule:
@@ -399,4 +403,5 @@ def multinomial(
 
 
 def _assert_true(condition: torch.Tensor, message: str) -> None:
+    """Makes the program raise an error with eager's `message` unless `condition`, without dims, is true."""
     aten._assert_async.msg(condition, message)

@@ -318,13 +318,13 @@ class DynamoCompiler:
 
     @cached_property
     def _ops_map(self) -> dict[str, type[Op]]:
-        """FX target name to op class; a script's entries apply to this compiler only."""
+        """The op class of each FX target, by name; a script may add entries, which apply to this compiler only."""
         load_plugins()
         return default_ops_map()
 
     @cached_property
     def _ops_registry(self) -> ChainMap[str, Lowering]:
-        """Every lowering by op class name, in order of priority; a script's entries come first."""
+        """Every lowering by op class name; a script may add entries, which have priority over all others."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.func import ops_registry
 
@@ -333,7 +333,7 @@ class DynamoCompiler:
 
     @property
     def _dialect(self) -> Dialect:
-        """Returns "linalg" if that registry is primary, else "tosa", which Buddy-MLIR searches first."""
+        """The dialect to lower to: "linalg" if its registry is primary, else "tosa", which Buddy-MLIR tries first."""
         from buddy.compiler.ops import registries
 
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
@@ -361,6 +361,7 @@ class DynamoCompiler:
         return default_decompositions(self._ops_map) if table is None else without_inductor_rules(table, self._ops_map)
 
     def _add_import(self, captured: CapturedGraph) -> None:
+        """Adds a graph that was captured to the imported ones; notifies the listener, if one is active."""
         if self.verbose:
             self._print(captured.table)
         if is_recording():
@@ -379,6 +380,7 @@ class DynamoCompiler:
         self._print("\n".join([repr(node), *(f"    {text}" for text in texts)]) + "\n")
 
     def _print(self, text: str) -> None:
+        """Prints `text`, or appends it to the file `verbose_path`."""
         if self._verbose_path is None:
             print(text, end="")
             return

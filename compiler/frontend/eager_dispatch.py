@@ -1,4 +1,7 @@
-"""Replaces PyTorch's decompositions that the Python dispatcher prefers to any table, and that differ from eager."""
+"""Overrides decompositions of PyTorch that differ from eager, where a table of decompositions cannot.
+
+For some ops, the Python dispatcher gives a kernel of PyTorch in Python priority over any table.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
 
 @contextmanager
 def dispatch_like_eager() -> Iterator[None]:
-    """While active, traced graphs use the rules of `_RULES` in place of PyTorch's own, which differ from eager."""
+    """Makes tracing in the `with` block use `_RULES` in place of PyTorch's own rules, which differ from eager."""
     original = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     without_rule = [overload for overload in _RULES if not overload.py_kernels]
     composite = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), n_constants: int = 0) -> Eager:
-    """Returns the eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
+    """Returns the eager computation of `aten`: the torch calls of the Dynamo graph, if it has the same results.
 
     Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead.
     `arguments` are those of one call: the program stores the numbers among them, and takes only tensors. The last
@@ -33,7 +33,7 @@ def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), n_con
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, n_constants) if mapping is None else _DynamoProgram(aten, mapping)
-    # Pairs of a number and False, or None and True for a tensor, which must not be kept alive.
+    # For each argument, the number and False; for a tensor, which must not be kept alive, None and True.
     slots = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
     if all(is_tensor for _, is_tensor in slots):
         return program
@@ -73,9 +73,9 @@ class _AtenProgram:
 
 
 class _DynamoProgram:
-    """Runs the Dynamo graph on clones of the inputs that it mutates, and orders results like the ATen graph.
+    """Runs the Dynamo graph on clones of the inputs that it mutates, and returns the results of the ATen graph.
 
-    `mapping` is that of `_output_mapping`.
+    `mapping` is the result of `_output_mapping`: where each result of the ATen graph is in the Dynamo graph.
     """
 
     def __init__(self, aten: AtenGraph, mapping: list[tuple[str, int]]) -> None:
@@ -98,8 +98,8 @@ class _DynamoProgram:
 class EagerCode(msgspec.Struct, frozen=True):
     """The Python code of a Dynamo graph, as the source of a function `forward(self, ...)` of its inputs.
 
-    `order[i]` is the position of its input `i` among the tensors of the graph, `outputs[i]` the number of its output
-    that is result `i`.
+    `order[i]` is the position of the function's input `i` among the tensors of the ATen graph. Result `i` of the ATen
+    graph is output number `outputs[i]` of the function.
     """
 
     source: str
@@ -107,7 +107,7 @@ class EagerCode(msgspec.Struct, frozen=True):
     outputs: tuple[int, ...]
 
 
-# The names in the code of a graph that calls only functions of `torch`, with their values.
+# The global names in the code of a graph that calls only functions of `torch`, with their values.
 _NAMES = {
     "inf": math.inf,
     "nan": math.nan,
@@ -164,7 +164,7 @@ def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
 
 
 def _output_source(description: AOTOutput) -> tuple[str, int] | None:
-    """Returns the entry of `_output_mapping` for a result that AOTAutograd describes; None if it is neither."""
+    """Returns the entry of `_output_mapping` for a result, from AOTAutograd's description of it, or None."""
     index = description_index(description, "PlainAOTOutput")
     if index is not None:
         return ("output", index)

@@ -16,7 +16,7 @@ F = torch.nn.functional
 
 # Values of the argument `reduction` of losses; 0 means none.
 _MEAN, _SUM = 1, 2
-# Eager keeps the norms by which it divides from 0 by this number.
+# Eager adds this number to the norms by which it divides, so that none is 0.
 _EMBEDDING_EPSILON = 1e-7
 
 # Ops with a decomposition in torch that is not in torch's table for core ATen.
@@ -30,7 +30,7 @@ FROM_TORCH = [
 def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
     """Returns the distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
 
-    The result is computed from differences for every `mode`: products, which eager uses for many rows, are less
+    The result is computed from differences for every `mode`: matrix products, which eager uses for many rows, are less
     accurate.
     """
     differences = x.unsqueeze(-2) - y.unsqueeze(-3)
@@ -98,7 +98,7 @@ def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: S
 
 
 def materialized_zeros(size: Sequence[int], **options: object) -> torch.Tensor:
-    """Returns stored zeros for autograd's `_efficientzerotensor`, which has no memory in eager."""
+    """Returns zeros in memory for the op `_efficientzerotensor` of autograd, whose result has no memory in eager."""
     return torch.zeros(size, dtype=options.get("dtype"))
 
 
@@ -124,9 +124,9 @@ def attention_backward(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradients of q, k and v [batch, heads, length, width].
 
-    `out` and `log_sums` are the results of the forward pass. Recomputes the weights from `log_sums` (FlashAttention-2,
-    Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. Several heads of q may read one head of
-    k and v.
+    `out` and `log_sums` [batch, heads, length] are the results of the forward pass. Recomputes the attention weights
+    from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. q may
+    have a multiple of the heads of k and v, each of which several heads of q then read.
     """
     if dropout_p:
         return NotImplemented
@@ -193,7 +193,7 @@ def attention_of_symbolic_width(
 
 
 def _store_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns `value` in the order of dims in memory that `torch.empty_like(like)` has; both have the same shape."""
+    """Returns `value` with the strides of `torch.empty_like(like)`; both have the same shape."""
     strides = torch.empty_like(like).stride()
     order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
     return value.permute(order).contiguous().permute([order.index(dim) for dim in range(value.dim())])
@@ -245,9 +245,8 @@ def for_half_precision(
 ) -> Callable[..., torch.Tensor]:
     """Returns a decomposition that calls `half_rule` for half precision, and torch's `rule` otherwise.
 
-    `half_rule` gets numbers as tensors of the half-precision type.
-
     Torch's decompositions compute in float32 and round once, whereas eager rounds after each step for these ops.
+    `half_rule` gets numbers as tensors of the half-precision type, so that each step is rounded.
     """
 
     def decompose(*operands: object) -> torch.Tensor:
@@ -296,8 +295,10 @@ def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torc
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Returns the gradient of `x` in the promoted type of both operands, like eager; torch's is in `gradient`'s
-    type."""
+    """Returns the gradient of `x` in the promoted type of both operands, like eager.
+
+    Torch's decomposition returns it in the type of `gradient`.
+    """
     masked = torch.where(x <= threshold, 0, gradient)
     return masked.to(torch.result_type(gradient, x))
 
@@ -360,8 +361,10 @@ def rrelu_backward(
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Returns the elements of the flattened tensor at `index`; torch's decomposition reads the value of an index
-    without dims while tracing."""
+    """Returns the elements of the flattened tensor at `index`.
+
+    While tracing, torch's decomposition would read the value of an index without dims.
+    """
     return aten.index.Tensor(x.reshape(-1), [index])
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 import torch
 
 aten = torch.ops.aten
@@ -17,15 +17,16 @@ def fractional_max_pool(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the maxima of windows of `x` [*batch, channels, *sizes], and their indices.
 
-    Both are [*batch, channels, *result_sizes]. `samples` [n, channels, dims] are from 0 to 1; an index is that of an
-    element in its channel. Of equal elements the first is chosen, and of several NaNs the last, as in eager. A call
-    with symbolic sizes stays unchanged, and runs in eager.
+    Both are [*batch, channels, *result_sizes]. `samples` [n, channels, dims] are numbers from 0 to 1 that move the
+    windows. An index counts the elements of one channel. Of equal elements the first is chosen, and of several NaNs the
+    last, as in eager. A call with symbolic sizes stays unchanged, and runs in eager.
     """
     dims = len(kernel_sizes)
     sizes = x.shape[-dims:]
     if not all(type(size) is int for size in (*sizes, *result_sizes)):
         return NotImplemented
     planes = x.reshape(samples.size(0), x.size(-dims - 1), math.prod(sizes))  # [n, channels, elements]
+    # The index of each element of each window: [n, channels, *result_sizes, *kernel_sizes].
     indices = samples.new_zeros([1] * (2 + 2 * dims), dtype=torch.int64)
     for dim in range(dims):
         # The samples of images are those of the width and of the height; those of volumes are in the order of the dims.
@@ -45,14 +46,15 @@ def fractional_max_pool(
 def _window_positions(sample: torch.Tensor, size: int, width: int, count: int) -> torch.Tensor:
     """Returns the positions [n, channels, count, width] of the elements of `count` windows along a dim of `size`.
 
-    The last window ends with the dim; the starts of the others are equally spaced, rounded down, and moved by `sample`.
+    The last window ends with the dim; the starts of the others are equally spaced, rounded down, and moved by `sample`
+    [n, channels].
     """
     last = torch.full([*sample.shape, 1], size - width, dtype=torch.int64, device=sample.device)
     starts = last
     if count > 1:
         spacing = (size - width) / (count - 1)
         if sample.dtype == torch.float32:  # eager divides in the type of the samples
-            spacing = float(numpy.float32(size - width) / numpy.float32(count - 1))
+            spacing = float(np.float32(size - width) / np.float32(count - 1))
         steps = torch.arange(count - 1, device=sample.device, dtype=sample.dtype)
         moved = ((steps + sample.unsqueeze(-1)) * spacing).to(torch.int64)
         starts = torch.cat([moved - (sample.unsqueeze(-1) * spacing).to(torch.int64), last], -1)

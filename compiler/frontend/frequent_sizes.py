@@ -30,10 +30,10 @@ _log = logging.getLogger("buddy.frontend")
 class FrequentSizes:
     """Counts the calls of a graph by the values of its symbols.
 
-    After `calls` calls with the same values, the graph is compiled for them in another process, by `recipe`; later
-    calls with these values run the result, unless `load` returns `None` for it. With `allow_eager` false, code that
-    runs ops in eager is not used. Under `torch.use_deterministic_algorithms`, no code is added: the bits of a result
-    would depend on the number of calls.
+    After `calls` calls with the same values, the graph is compiled for them in another process, with `recipe`; later
+    calls with these values run the result. `load` makes a program of the artifact, or returns `None` to reject it.
+    Unless `allow_eager`, code that runs ops in eager is not used. Under `torch.use_deterministic_algorithms`, no code
+    is added: the bits of a result would depend on the number of calls.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class FrequentSizes:
         return program
 
     def _count(self, sizes: tuple[int, ...], symbols: Mapping[str, int]) -> None:
+        """Counts a call with these values of `symbols`; after enough calls, submits the graph for compilation."""
         with self._lock:
             if len(self._counts) >= _MAX_COUNTED:
                 self._counts.clear()
@@ -76,18 +77,20 @@ class FrequentSizes:
 
     def add(self, symbols: Mapping[str, int], artifact: Artifact, seconds: float) -> None:
         """Uses `artifact` for the calls with these values of the symbols; `seconds` is the time since it was due."""
-        text = ", ".join(f"{name} = {value}" for name, value in symbols.items())
+        values = ", ".join(f"{name} = {value}" for name, value in symbols.items())
         if artifact.eager_nodes and not self._allow_eager:
-            _log.info("graph %s: no separate code for %s, since ops would run in eager", self._data.name, text)
+            _log.info("graph %s: no separate code for %s, since ops would run in eager", self._data.name, values)
             return
         program = self._load(artifact)
         if program is None:
             _log.info(
-                "graph %s: no separate code for %s, which would need separate packed weights", self._data.name, text
+                "graph %s: no separate code for %s, which would need separate packed weights",
+                self._data.name,
+                values,
             )
             return
         self._programs[tuple(symbols.values())] = program
-        _log.info("graph %s: compiled for %s in the background, ready after %.1f s", self._data.name, text, seconds)
+        _log.info("graph %s: compiled for %s in the background, ready after %.1f s", self._data.name, values, seconds)
 
 
 def _add_program(

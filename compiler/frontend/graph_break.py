@@ -71,8 +71,9 @@ def _user_line(stack: Iterable[Any]) -> str:
 def collect_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
     """Returns a function that lists the guards on the caller's values for the Dynamo graph that is compiled now.
 
-    These are the types and sizes of its inputs that are not weights, and conditions on other values with the user's
-    lines. Dynamo writes the conditions when the frame is compiled; before that, the function returns the inputs only.
+    These are the dtypes and sizes of its inputs that are not weights, and conditions on other values with the user's
+    lines. Dynamo writes the conditions after it has compiled the frame; before that, the function returns the inputs
+    only.
     """
     context = TracingContext.try_get()
     recorded = list[DynamoGuard](context.guards_context.dynamo_guards.inner) if context is not None else []

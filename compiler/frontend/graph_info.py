@@ -81,7 +81,11 @@ def make_graph_info(name: str, conversion: Conversion, graph_break: GraphBreak =
 def _row(
     index: int, op: Op, node: torch.fx.Node, positions: Mapping[torch.fx.Node, int], caller_locations: dict[str, int]
 ) -> NodeRow:
-    """Returns the row of a node. Adds the lines that call it to `caller_locations`, each with its index."""
+    """Returns the row of a node.
+
+    `positions` are the rows of other nodes. Adds the lines that call the node to `caller_locations`, each with its
+    index there, by which the row refers to it.
+    """
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")
     items = result if isinstance(result, (list, tuple)) else [result]
@@ -153,7 +157,10 @@ def _bytes(value: Tensor) -> int:
 
 
 def _captured_bytes(tensors: Sequence[Tensor]) -> int:
-    """Returns the size of tensors in the captured call; 0 if no size is symbolic, or if one depends on data."""
+    """Returns the bytes of tensors in the captured call, for tensors with symbolic sizes.
+
+    Returns 0 if no size is symbolic, so that `_bytes` has the answer, and if a size depends on data.
+    """
     counts = [tensor.numel() for tensor in tensors]
     if all(isinstance(elements, int) for elements in counts):
         return 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Node name to the reason why the node is not compiled.
 Reasons = dict[str, str]
-# Raises `UnsupportedGraphError` for a piece that cannot be compiled.
+# Converts a piece of a graph; raises `UnsupportedGraphError` if it cannot be compiled.
 Check = Callable[[AtenGraph], object]
 # The end of the reason for a cut at a node that reads a number.
 READS_NUMBER = "reads a number out of a tensor"
@@ -95,9 +95,9 @@ class GraphCut:
 
 
 def cut_around(aten: AtenGraph, rejection: UnsupportedGraphError, check: Check) -> GraphCut:
-    """Cuts `aten` around the node that `rejection` names, and around all nodes for which `check` of a piece raises.
+    """Cuts `aten` around the node that `rejection` names, and around all nodes that `check` rejects in its pieces.
 
-    If `rejection` names no node of the graph, the cut has no pieces.
+    If `rejection` names no node of the graph, the cut has no pieces, and the whole graph runs in eager.
     """
     pieces: tuple[GraphPiece, ...] = ()
     reasons: Reasons = {}
@@ -111,7 +111,7 @@ def cut_around(aten: AtenGraph, rejection: UnsupportedGraphError, check: Check) 
         for piece in pieces:
             if not piece.eager:
                 new_reasons |= _check_piece(piece.aten, check)
-    # The reason has no node if the whole graph runs in eager.
+    # The reason has no node, but an empty name, if the whole graph runs in eager.
     return GraphCut(aten, pieces, reasons or {"": rejection.diagnostic.what})
 
 
@@ -161,9 +161,9 @@ def _control_flow_reason(node: Node) -> str:
 
 
 def _reasons_of_views(module: GraphModule, reasons: Reasons) -> Reasons:
-    """Returns the views through which rejected nodes read a storage, with the reason of the reader.
+    """Returns the views through which rejected nodes read a storage by strides; these run in eager too.
 
-    These run in eager too.
+    Each has the reason of the node that reads it.
     """
     readers = [node for node in module.graph.nodes if node.name in reasons and reads_storage(node)]
     return {view.name: reasons[node.name] for node in readers for view in _views_to(node.args[0])}
@@ -214,6 +214,7 @@ class SplitGraph:
         return [node for node in self._not_compiled() if computes_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
+        """Returns the nodes of pieces that run in eager, also of those that `compile_piece` has returned unchanged."""
         eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
@@ -247,7 +248,11 @@ def computing_nodes(module: GraphModule) -> list[Node]:
 
 
 def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
-    """Returns the pieces of a graph in the order in which they run. The nodes in `reasons` run in eager."""
+    """Returns the pieces of a graph in the order in which they run.
+
+    The nodes in `reasons` run in eager. All pieces have the first reason, and the line of the first of these nodes, as
+    the reason and the line of the cut.
+    """
     levels = _assign_levels(aten.module, reasons)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
     for node, level in levels.items():
@@ -283,6 +288,7 @@ def _assign_levels(module: GraphModule, reasons: Reasons) -> dict[Node, int]:
 
 
 def _has_effect(node: Node) -> bool:
+    """True if a node must not change places with another one of this kind: it has side effects, or draws numbers."""
     return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
@@ -301,7 +307,10 @@ def _unbacked(value: object) -> MutableSet[sympy.Symbol]:
 def _make_piece(
     aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, cut_reason: str, cut_line: str
 ) -> GraphPiece:
-    """Returns piece `number` of a graph, with copies of `nodes` and of the constants that these read."""
+    """Returns piece `number` of a graph, with copies of `nodes` and of the constants that these read.
+
+    Its inputs are the values of other nodes that they read, and the numbers on which their sizes depend.
+    """
     inside = set(nodes)
     external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
     external |= dict.fromkeys(node for node in _reads_of_sizes(aten.module, nodes) if node not in inside)

@@ -14,7 +14,7 @@ import torch
 
 aten = torch.ops.aten
 
-# Maps a position along a dim of the given size to one inside.
+# Maps a position along a dim of the given size to the position that is read for it, inside of the dim.
 PadPosition = Callable[[torch.Tensor, int], torch.Tensor]
 
 # Values of the arguments `interpolation` and `padding` of the ops.
@@ -63,7 +63,7 @@ def _to_volume_elements(position: torch.Tensor, size: int, align_corners: bool) 
 
 
 def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
-    """Returns the position that is read for one outside of a dim; all stay unchanged for padding with zeros."""
+    """Returns the positions inside of a dim that are read for `position`; for padding with zeros, it is unchanged."""
     if padding == _PAD_WITH_ZEROS:
         return position
     if padding == _PAD_BY_REFLECTION:
@@ -139,10 +139,10 @@ def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class _Tap:
-    """The elements of one dim that samples read at one of the kernel's taps; all fields are [n, *out].
+    """One tap of the interpolation kernel along one dim; all fields are [n, *out].
 
-    `position` has integers; `weight` has the factors of the elements, and `slope` their derivatives with respect to the
-    position of the sample.
+    `position` has the integer positions that samples read, `weight` the factors of the elements there, and `slope` the
+    derivatives of the factors with respect to the position of the sample.
     """
 
     position: torch.Tensor
@@ -169,6 +169,7 @@ def grid_sample_backward(
         taps, slope = _taps(position, size, interpolation, padding, align_corners)
         taps_of_dims.append(taps)
         factors.append(slope / 2 * factor)
+    # Each sample is one tap of each dim.
     samples = list(product(*taps_of_dims))
     x_gradient = _scatter_samples(gradient, x, samples) if output_mask[0] else None
     if interpolation == _NEAREST:

@@ -26,7 +26,8 @@ def partition(
     Tensors between them are row-major.
 
     PyTorch keeps an unused op that may draw numbers, but fails if such an op has several results and no node selects
-    one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
+    one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager; others are
+    removed. `inputs` and `options` are those of PyTorch's partitioners.
     """
     # Imported here: the import takes long, and a program without gradients has no joint graph.
     from torch._functorch.partitioners import default_partition
@@ -141,7 +142,7 @@ def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[
     The views are in order, the nearest first. `readers` maps forward nodes to the backward nodes that read them.
     """
     chains = {node: list(_views_from(node)) for node in readers}
-    n_read: dict[Node, Any] = {}  # the elements of all views that are read, by base
+    n_read: dict[Node, Any] = {}  # by base, the number of elements of all its views that are read
     for node, chain in chains.items():
         for _, base in chain:
             n_read[base] = n_read.get(base, 0) + node.meta["val"].numel()
@@ -156,13 +157,13 @@ def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[
 
 
 def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
-    """Yields the chain of views from `node` down, each as its nodes and its base.
+    """Yields the chain of views that starts at `node`: for each view its nodes, and its base, which is the next view.
 
     The chain ends at an op that reads several tensors, or arguments that are not constant. The nodes of a view are one
     node, or a `getitem` and the op whose result it selects.
     """
     while node.op == "call_function":
-        (op, views) = (node.args[0], [node, node.args[0]]) if node.target is getitem else (node, [node])
+        op, views = (node.args[0], [node, node.args[0]]) if node.target is getitem else (node, [node])
         if not isinstance(op, Node) or not isinstance(op.target, OpOverload) or len(op.all_input_nodes) != 1:
             return
         (base,) = op.all_input_nodes
@@ -245,7 +246,7 @@ def _incompatible_views(joint: GraphModule, forward: set[Node], values: dict[Nod
         # Ops with symbolic results are not run again: they would add guards, or symbols that nothing defines.
         if "strided" in str(node.target) or not _is_static(old):
             return None
-        args, kwargs = map_arg((node.args, node.kwargs), lambda each: values.get(each, each.meta.get("val")))
+        args, kwargs = map_arg((node.args, node.kwargs), lambda source: values.get(source, source.meta.get("val")))
         if node.target in _VIEWS:
             if not _is_viewable(args[0], old):
                 views.append(node)
@@ -257,6 +258,7 @@ def _incompatible_views(joint: GraphModule, forward: set[Node], values: dict[Nod
     return views
 
 
+# Ops that need strides by which their operand can be viewed.
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
@@ -291,7 +293,7 @@ def _has_other_strides(value: object) -> bool:
 
 
 def _is_read_by_strides(readers: Sequence[Node], storage: object) -> bool:
-    """True if `as_strided` reads the memory, or the graph returns a view of it, by way of one of `readers`."""
+    """True if the memory is read by strides, or a view of it is returned by the graph, through one of `readers`."""
     remaining, seen = list(readers), set[Node]()
     while remaining:
         node = remaining.pop()
@@ -322,7 +324,7 @@ def scatter_into_sums(joint: GraphModule) -> None:
         if node.kwargs or node.meta["val"].dtype not in (torch.float32, torch.float64):
             continue
         for x, scattered in (node.args, node.args[::-1]):
-            if _is_scattered_into_zeros(scattered) and _is_only_read_by(x, node) and _has_meta_of(x, node):
+            if _is_scattered_into_zeros(scattered) and _is_only_read_by(x, node) and _has_form_of(x, node):
                 with joint.graph.inserting_before(node):
                     _, indices, values, accumulate = scattered.args
                     new = joint.graph.call_function(aten.index_put.default, (x, indices, values, accumulate))
@@ -338,7 +340,7 @@ def scatter_into_sums(joint: GraphModule) -> None:
 
 
 def _is_scattered_into_zeros(node: object) -> bool:
-    """True for an `index_put` of one reader that adds to zeros."""
+    """True for an `index_put` that adds to zeros, and that one node reads."""
     if not isinstance(node, Node) or node.target is not torch.ops.aten.index_put.default or len(node.users) != 1:
         return False
     zeros = node.args[0]
@@ -349,7 +351,7 @@ def _is_only_read_by(node: object, reader: Node) -> bool:
     return isinstance(node, Node) and node.op == "call_function" and list(node.users) == [reader]
 
 
-def _has_meta_of(node: Node, other: Node) -> bool:
-    """True if both nodes are tensors of one shape and dtype."""
+def _has_form_of(node: Node, other: Node) -> bool:
+    """True if the results of both nodes are tensors of the same shape and dtype."""
     value, other_value = node.meta.get("val"), other.meta["val"]
     return isinstance(value, torch.Tensor) and (value.dtype, value.shape) == (other_value.dtype, other_value.shape)

@@ -13,10 +13,10 @@ aten = torch.ops.aten
 
 
 def keep_checks_of_errors() -> None:
-    """Makes AOTAutograd keep the op that raises eager's error for a singular matrix, which has no result.
+    """Makes AOTAutograd keep the op `_linalg_check_errors`, which raises eager's error for a singular matrix.
 
-    PyTorch 2.11 does not register this op as one with an effect: AOTAutograd would remove it as dead code, and the call
-    would return infinities. Later versions register it.
+    The op has no result, and PyTorch 2.11 does not register it as one with an effect. So AOTAutograd would remove it as
+    dead code, and the call would return infinities. Later versions register it.
     """
     if effects._get_effect(aten._linalg_check_errors.default) is None:
         effects._register_effectful_op(aten._linalg_check_errors.default, effects._EffectType.ORDERED)
@@ -112,7 +112,10 @@ def _to_column_major(a: torch.Tensor) -> torch.Tensor:
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the solution x of `a x = b`, for a triangular `a` (transposed with `transpose`), and a copy of `a`."""
+    """Returns the solution x of `a x = b` for a triangular `a`, and a copy of `a`, both column-major.
+
+    With `transpose`, the equation has the transpose of `a`. With `unitriangular`, the diagonal of `a` counts as ones.
+    """
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a
     x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)
@@ -120,9 +123,10 @@ def triangular_solve(
 
 
 def recorded_singular_values(a: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
-    """Returns singular values whose gradient is one op on `a`.
+    """Returns the singular values of `a` by the op `buddy::singular_values`, whose gradient is one op on `a`.
 
-    PyTorch's decomposition saves singular vectors, which run in eager. Calls that record no gradients stay unchanged.
+    PyTorch's own gradient reads singular vectors, which the forward graph would compute in eager and save. Calls that
+    record no gradients stay unchanged.
     """
     is_static = all(type(size) is int and size for size in a.shape)
     if driver is not None or not is_static or not (torch.is_grad_enabled() and a.requires_grad):

@@ -1,4 +1,4 @@
-"""Decompositions of ops whose results have other strides than those that PyTorch's decompositions give them."""
+"""Decompositions of ops whose results have other strides in eager than by PyTorch's decompositions."""
 
 from __future__ import annotations
 

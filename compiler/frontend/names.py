@@ -28,7 +28,9 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # The root of a path in Dynamo's spelling, such as `L['self']`, and one of the parts after it.
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PATH_PART = re.compile(r"""\['([^']*)'\]|\["([^"]*)"\]|\[(\d+)\]|\.(\w+)""")
+# Roots of Dynamo's paths that names omit: the module itself, and the variables of wrappers around the user's function.
 _ROOTS = {"self", "fn", "kwargs"}
+# The attributes of `nn.Module` that hold submodules and tensors.
 _CONTAINERS = {"_modules", "_parameters", "_buffers"}
 
 

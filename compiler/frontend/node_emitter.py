@@ -21,9 +21,10 @@ _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "partiti
 
 
 class NodeEmitter(TorchDispatchMode):
-    """While active, each ATen op on registered tensors becomes a node of `graph`, decomposed by `table`.
+    """While active, each call of an ATen op becomes a node of `graph`, or nodes if `table` decomposes the op.
 
-    Operands that are not fake tensors become constants: attributes of the graph's module, by name in `constants`.
+    Operands are fake tensors of `fake_mode`, each of which stands for a node: results of earlier calls, and those of
+    `register_value`. Other operands become constants: attributes of the graph's module, by name in `constants`.
     """
 
     def __init__(
@@ -78,7 +79,11 @@ class NodeEmitter(TorchDispatchMode):
         value: Any,
         name: str = "",
     ) -> Node:
-        """Adds one node with the value `value`."""
+        """Adds one node that calls `target`; `value` is its result as a fake tensor, or a list of these.
+
+        Fake tensors among the arguments are replaced by their nodes, symbolic sizes by nodes that compute them. Without
+        a `name`, the node has that of the node which is replaced, and a suffix.
+        """
         origin = self._origin
         assert origin is not None
         nodes = tree_map_only(torch.Tensor, self.node_of, (list(args), dict(kwargs)))

@@ -38,6 +38,7 @@ _RUN_AND_SAVE_STATE, _RUN_WITH_STATE = (
 # The key in the meta of a graph's seed placeholder.
 SEED = "buddy.seed"
 
+# The bounds of a seed; the upper one is not included.
 _SEED_RANGE = (-(1 << 63), (1 << 63) - 1)
 # Keyword arguments that a rule does not get: the form of the result determines them; a generator is not supported.
 _FORM_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator"})
@@ -88,8 +89,8 @@ def decompose_random(
 ) -> GraphModule | None:
     """Replaces the random ops of an ATen graph in place by counter-based bits.
 
-    The replacements are decomposed by `table`. The seed is a new last input, or with `draws_seed` the graph's first
-    node. Returns a copy of the original graph, or None if the graph needs no seed.
+    The replacements are decomposed by `table`. The seed is a new last input; with `draws_seed`, the graph draws it
+    itself, in its first node. Returns a copy of the original graph, or None if the graph needs no seed.
     """
     random_nodes = [
         node for node in module.graph.nodes if _random_op(node).op in DISTRIBUTION_RULES and SEED not in node.meta
@@ -110,7 +111,7 @@ class _RandomOp:
     """The random op that a node calls, directly or through a higher-order op.
 
     `torch.utils.checkpoint` draws the same numbers twice: the first node also returns the generator's state
-    (`saves_state`), and the second node starts from that `state`.
+    (`saves_state`), and the second node starts from that `state`, a node; it is `None` for all others.
     """
 
     op: Any
@@ -135,7 +136,12 @@ def restores_states(module: GraphModule) -> bool:
 
 
 class _RandomRewriter:
-    """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it."""
+    """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it.
+
+    Each replaced op has another stream of the seed. PyTorch's checkpoints draw the same numbers twice from one state of
+    the generator. In place of that state, the first op returns a separate seed, derived from the graph's, from which
+    both ops draw their stream 0.
+    """
 
     def __init__(self, module: GraphModule, emitter: NodeEmitter, draws_seed: bool) -> None:
         self._module, self._emitter = module, emitter
@@ -166,22 +172,18 @@ class _RandomRewriter:
         if node.kwargs.get("generator") is not None:
             return
         kwargs = {key: item for key, item in node.kwargs.items() if key not in _FORM_ARGUMENTS}
-        existing = list(self._module.graph.nodes)
+        nodes_before = set(self._module.graph.nodes)
         with self._module.graph.inserting_before(node), self._emitter.replacing(node):
             args, rule_kwargs = map_arg((random_op.args, kwargs), self._operand)
             seed = self._emitter.register_value(self._fake_seed(), random_op.state or self._seed)
-            # Numbers that are drawn twice have a separate seed, which is derived from the graph's seed.
             saved_seed = torch.ops.buddy.philox64.default(seed, self._streams, []) if random_op.saves_state else None
-            has_separate_seed = saved_seed is not None or random_op.state is not None
-            replacement = DISTRIBUTION_RULES[random_op.op](
-                RandomBits(
-                    seed if saved_seed is None else saved_seed, 0 if has_separate_seed else self._streams, result
-                ),
-                *args,
-                **rule_kwargs,
-            )
+            if saved_seed is not None:
+                bits = RandomBits(saved_seed, 0, result)
+            else:
+                bits = RandomBits(seed, self._streams if random_op.state is None else 0, result)
+            replacement = DISTRIBUTION_RULES[random_op.op](bits, *args, **rule_kwargs)
         if replacement is NotImplemented:
-            self._undo(existing)
+            self._remove_new_nodes(nodes_before)
             return
         if random_op.state is None:
             self._streams += 1
@@ -196,9 +198,9 @@ class _RandomRewriter:
         self._replace_results(node, (saved_seed, replacement))
 
     def _value(self, node: Node, random_op: _RandomOp) -> torch.Tensor | None:
-        """Returns the fake result of the op.
+        """Returns the fake result of the random op.
 
-        It is computed for calls that save the generator's state, because PyTorch records no result for these.
+        It is computed here for an op inside a higher-order op, because PyTorch records no result for these.
         """
         if node.target is random_op.op:
             return node.meta["val"]
@@ -211,14 +213,14 @@ class _RandomRewriter:
         value = node.meta.get("val")
         return self._emitter.register_value(value, node) if isinstance(value, torch.Tensor) else value
 
-    def _undo(self, existing: list[Node]) -> None:
-        """Removes all nodes that are not in `existing`."""
-        existing_nodes = set(existing)
+    def _remove_new_nodes(self, nodes_before: set[Node]) -> None:
+        """Removes all nodes that are not in `nodes_before`."""
         for node in reversed(self._module.graph.nodes):
-            if node not in existing_nodes:
+            if node not in nodes_before:
                 self._module.graph.erase_node(node)
 
     def _replace_results(self, node: Node, replacement: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """Replaces `node`, or each node that selects one of its results, by the node of its `replacement`."""
         if isinstance(replacement, torch.Tensor):
             self._replace(node, replacement)
             return

@@ -35,57 +35,60 @@ def recompute_cheap_values(joint: GraphModule, forward: set[Node]) -> None:
     """Copies ops of `joint` whose results are cheap to compute again from the forward to the backward graph.
 
     `forward` are the nodes of the forward graph. An op is copied next to its first reader, so that it belongs to the
-    same repeated layer, and its result is live as briefly as possible. Therefore no value is computed from another one
-    that is recomputed: that one would be live from then until the backward pass reaches its own readers.
+    same repeated layer, and its result is live as briefly as possible. A value that would be computed from another
+    recomputed value is saved instead, because that one would be live until the backward pass reaches its own readers.
     """
     returned = set(joint.graph.output_node().all_input_nodes)
     readers = {node: [user for user in node.users if user not in forward] for node in forward}
     candidates = [
         node for node in joint.graph.nodes if node in forward and readers[node] and _is_worthwhile(node, returned)
     ]
-    kept = {node for node in forward if readers[node]} - set(candidates)
-    repeated: set[Node] = set()
+    saved = {node for node in forward if readers[node]} - set(candidates)
+    recomputed: set[Node] = set()
     clones: dict[Node, Node] = {}
     for node in candidates:
-        ops = _ops_to_repeat(node, kept)
-        if ops is None or not repeated.isdisjoint(ops):
-            kept.add(node)
+        ops = _ops_to_repeat(node, saved)
+        if ops is None or not recomputed.isdisjoint(ops):
+            saved.add(node)
             continue
-        repeated.add(node)
-        saved = {
+        recomputed.add(node)
+        replacements = {
             source: _clone_of(source, joint, clones)
             for source in _sources_of(ops)
             if source.op == "placeholder" and not readers[source]
         }
-        copy = _copy_ops(ops, saved, min(readers[node]))
+        copy = _copy_ops(ops, replacements, min(readers[node]))
         mark_recomputed(node)
         for user in readers[node]:
             user.replace_input_with(node, copy)
     joint.recompile()
 
 
-def _copy_ops(ops: Sequence[Node], saved: Mapping[Node, Node], reader: Node) -> Node:
+def _copy_ops(ops: Sequence[Node], replacements: Mapping[Node, Node], reader: Node) -> Node:
     """Copies `ops`, which are in order, next to `reader`, a node of the backward graph; returns the last copy.
 
-    `saved` has the nodes that the copies read in place of others.
+    The copies read the values of `replacements` in place of its keys.
     """
-    copies = dict(saved)
+    copies = dict(replacements)
     for op in ops:
         with reader.graph.inserting_before(reader):
             copies[op] = reader.graph.node_copy(op, lambda node: copies.get(node, node))
         copies[op].meta = dict(op.meta) | {"partitioner_tag": "is_backward"}
-        mark = mark_repeated_view if _is_view(op) else mark_recomputed
+        mark = mark_repeated_view if _calls_view_op(op) else mark_recomputed
         mark(copies[op])
     return copies[ops[-1]]
 
 
 def _is_worthwhile(node: Node, returned: set[Node]) -> bool:
-    """True if a cheap op computes `node`, which is large, and which the program does not return."""
+    """True if `node` is large, is computed by a cheap op, and is not among the nodes that the program returns."""
     return _is_cheap(node) and node not in returned and _bytes_of(node) >= _MIN_BYTES
 
 
-def _ops_to_repeat(node: Node, kept: set[Node]) -> list[Node] | None:
-    """Returns the ops that compute `node` from values that are kept or small, in order; `None` if one is not cheap."""
+def _ops_to_repeat(node: Node, saved: set[Node]) -> list[Node] | None:
+    """Returns the ops that compute `node` from values that are saved or small, in order.
+
+    Returns `None` if one of them is not cheap, or if there are more than `_MAX_OPS`.
+    """
     ops: list[Node] = []
     remaining = [node]
     while remaining:
@@ -95,7 +98,7 @@ def _ops_to_repeat(node: Node, kept: set[Node]) -> list[Node] | None:
         ops.append(op)
         if len(ops) > _MAX_OPS or not _is_cheap(op):
             return None
-        remaining += [source for source in op.all_input_nodes if source not in kept and not _is_small(source, node)]
+        remaining += [source for source in op.all_input_nodes if source not in saved and not _is_small(source, node)]
     return sorted(ops)
 
 
@@ -123,12 +126,12 @@ def _is_small(source: Node, node: Node) -> bool:
     A view is not saved, because it shares its memory with an input that the program may write to.
     """
     value = source.meta.get("val")
-    if _is_view(source):
+    if _calls_view_op(source):
         return False
     return isinstance(value, torch.Tensor) and 0 < _bytes_of(source) * _MIN_RATIO <= _bytes_of(node)
 
 
-def _is_view(node: Node) -> bool:
+def _calls_view_op(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and returns_view(node.target)
 
 

@@ -3,8 +3,8 @@
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
 The Python dispatcher gives them priority over any table of decompositions; `eager_dispatch.dispatch_like_eager`
 overrides them. Graphs that record gradients call the overload `saving` of these ops, which also returns the values of
-each step that the backward pass needs. It supports neither packed sequences nor LSTMs with projections: these are
-unrolled.
+each step that the backward pass needs. That overload supports neither packed sequences nor LSTMs with projections,
+which are therefore unrolled.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ def _lstm_layer(
     op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
     batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
-    """A `Layer` after its first argument: runs an LSTM by `op`, the op `lstm_layer` or its overload `saving`."""
-    arguments = (*_cell_arguments(weights, has_biases), None)[:5]  # with a projection, or None
+    """Runs one direction of an LSTM layer by `op`, which is the op `lstm_layer` or its overload `saving`.
+
+    With `op` bound by `partial`, this is a `Layer`.
+    """
+    # The op takes five weights; the last one, the projection, is None without one.
+    arguments = (*_cell_arguments(weights, has_biases), None)[:5]
     output, hidden, cell, *_ = op(steps, *states, *arguments, batch_sizes, reverse)
     return output, (hidden, cell)
 
@@ -67,7 +71,10 @@ def _unrolled_layer(
     of_steps: Callable[..., Any], of_packed: Callable[..., Any], steps: torch.Tensor, states: Tensors,
     weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
-    """Runs one direction of one layer by PyTorch's decomposition, which makes one set of nodes per step."""
+    """Runs one direction of one layer by PyTorch's decompositions, which make one set of nodes per step.
+
+    `of_steps` is that for sequences of one length, `of_packed` that for packed sequences.
+    """
     hidden = states if len(states) > 1 else states[0]
     if batch_sizes is None:
         output, last = of_steps(steps, hidden, weights, has_biases, reverse=reverse)
@@ -77,7 +84,7 @@ def _unrolled_layer(
 
 
 def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) -> Layer:
-    """Returns the layer that repeats a cell of PyTorch's decompositions, for one step or for packed sequences."""
+    """Returns an unrolled GRU or RNN; the cells compute one step of sequences of one length, and of packed ones."""
     return partial(
         _unrolled_layer, partial(unrolled.one_layer_rnn, hidden_fn=cell),
         partial(unrolled.one_layer_rnn_data, hidden_fn=cell_of_packed),
@@ -86,7 +93,7 @@ def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) 
 
 @dataclass(frozen=True)
 class _LayerImplementations:
-    """One of LSTM, GRU and RNN: the op without gradients, the op that saves values for them, and unrolled steps."""
+    """Three implementations of an LSTM, GRU or RNN: the op without gradients, its overload `saving`, and unrolled."""
 
     plain: Layer
     saving: Layer
@@ -118,28 +125,29 @@ def _run_layers(
 ) -> Any:  # fmt: skip
     """Runs all layers over `steps` [time, batch, inputs], or [rows, inputs] of packed sequences.
 
-    Each tensor of `states` stacks the states of all layers and directions. A call that mixes types or runs under
-    autocast stays as it is.
+    Each tensor of `states` stacks the states of all layers and directions. Returns the output, and the last states in
+    the same form. A call that mixes types, or runs under autocast, stays unchanged.
     """
     tensors = [steps, *states, *weights]
     is_plain = all(t.dtype == steps.dtype and t.device.type == "cpu" for t in tensors) and steps.dtype in _FLOATS
     if not is_plain or torch.is_autocast_enabled("cpu"):
         return NotImplemented
     records_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    directions = 2 if bidirectional else 1
-    n_weights, last_states = len(weights) // (num_layers * directions), []
+    directions, last_states = 2 if bidirectional else 1, []
+    n_weights = len(weights) // (num_layers * directions)  # of one direction of one layer
     has_projection = n_weights % 2 == 1  # one more weight than the two or four others
     run = implementations.select(records_gradients, batch_sizes is not None, has_projection)
-    for i in range(num_layers):
+    for layer in range(num_layers):
         outputs = []
-        for number in range(i * directions, (i + 1) * directions):
+        for number in range(layer * directions, (layer + 1) * directions):
             layer_weights = tuple(weights[number * n_weights : (number + 1) * n_weights])
             first_states = tuple(state[number] for state in states)
-            output, after = run(steps, first_states, layer_weights, has_biases, batch_sizes, number % directions == 1)
+            reverse = number % directions == 1
+            output, last = run(steps, first_states, layer_weights, has_biases, batch_sizes, reverse)
             outputs.append(output)
-            last_states.append(after)
+            last_states.append(last)
         steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
-        if dropout and train and i < num_layers - 1:
+        if dropout and train and layer < num_layers - 1:
             steps = torch.dropout(steps, dropout, train=True)
     return (steps, *(torch.stack(state) for state in zip(*last_states, strict=True)))
 

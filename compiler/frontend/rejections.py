@@ -1,9 +1,9 @@
 """Makes compiled code reject the calls that eager rejects, with eager's own error.
 
-Two checks make a graph suspected. While AOTAutograd traces a graph, each ATen op on small tensors is called once in
-eager on plain values (zeros and ones) of the same shapes and dtypes; the graph is suspected if an op raises. Compiled
-code checks indices and other values at each call. In both cases the Dynamo graph runs in eager on the values of the
-call, which raises or returns the result.
+Two checks find calls that eager may reject. While AOTAutograd traces a graph, each ATen op on small tensors is called
+once in eager on plain values (zeros and ones) of the same shapes and dtypes; if an op raises, the graph is suspected.
+Compiled code checks indices and other values at each call. In both cases the Dynamo graph runs in eager on the values
+of the call, which raises or returns the result.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from buddy.compiler.frontend.strided_views import Runner
 
 
+# Decompositions by overload.
 Table = Mapping[Any, Callable[..., Any]]
 
 # Maximum number of elements of arguments and results for a trial call; larger calls would take time.
@@ -45,7 +46,7 @@ _UNSAFE_OPS = {"_weight_int8pack_mm"}
 _DIVISION_OPS = ("div", "floor_divide", "remainder", "fmod", "true_divide")
 _BAG_OPS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
 _MAX_MODE = 2  # the value of the argument `mode` for which a bag returns its maximum
-# Whether eager rejects an op, by the op and the forms of its arguments.
+# Whether eager rejects a call, by the op and the forms of its arguments; at most `_MAX_CACHED_CALLS` calls.
 _rejected_by_call: dict[str, bool] = {}
 _MAX_CACHED_CALLS = 4096
 # `_active_rules.depth` is the number of decompositions on the call stack of this thread.
@@ -62,6 +63,8 @@ def with_form_checks(table: Table) -> dict[torch._ops.OpOverload, Callable[..., 
 
 
 def _add_form_check(op: torch._ops.OpOverload, rule: Callable[..., object]) -> Callable[..., object]:
+    """Returns `rule`, the decomposition of `op`, which then raises `SuspectedError` for a call that eager rejects."""
+
     @wraps(rule)
     def check_call(*args: object, **kwargs: object) -> object:
         depth = getattr(_active_rules, "depth", 0)
@@ -81,9 +84,9 @@ def _add_form_check(op: torch._ops.OpOverload, rule: Callable[..., object]) -> C
 def check_graph(module: GraphModule) -> None:
     """Raises `SuspectedError` if eager rejects an op of an ATen graph; skips ops that a decomposition made."""
     for node in module.graph.nodes:
-        # The recorded op may have been wrapped, so names are compared.
+        # `original_aten` is the op that was decomposed. It may be a wrapper of the op, so names are compared.
         if node.op == "call_function" and str(node.meta.get("original_aten") or node.target) == str(node.target):
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
             check_form(node.target, args, kwargs, node.meta.get("val"))
 
 
@@ -118,7 +121,7 @@ def _has_mask_subscript(name: str, args: Sequence[object]) -> bool:
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     subscripts: Any = args[1]
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in subscripts)
+    return any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in subscripts)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -135,7 +138,10 @@ def _form(value: object) -> object:
 def _is_rejected(
     op: torch._ops.OpOverload, args: Sequence[object], kwargs: Mapping[str, object], integer_fill: int
 ) -> bool:
-    """True if eager raises for `op` on ones, with `integer_fill` as the elements of integers, and false for masks."""
+    """True if eager raises for `op` on plain values of the form of its arguments.
+
+    The elements are 1 in floats, `integer_fill` in integers, and false in masks.
+    """
 
     def to_plain(value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -235,8 +241,8 @@ def eager_after(module: GraphModule, error: Exception, args: Sequence[object]) -
 class SuspectedGraph:
     """A graph with a form that eager seems to reject.
 
-    Calls run in eager until one succeeds; later calls are compiled. `make_compiled` may raise: the user sees a compile
-    error only after eager has succeeded.
+    Calls run in eager until one succeeds; later calls are compiled. `make_compiled` returns the compiled graph, or
+    raises the error of its compilation, which the user sees only after eager has succeeded.
     """
 
     def __init__(self, module: GraphModule, make_compiled: Callable[[], Runner]) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
+import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
+# The maximum number of fraction bits of weights in fixed point, as in eager.
 _MAX_FRACTION_BITS = 22
 
 
@@ -44,8 +45,10 @@ class ResamplingFilter:
 
 @dataclass(frozen=True)
 class ResamplingScale:
-    """How one dim is resampled: its size in the source and in the result, and the source distance `step` between two
-    neighbouring result elements.
+    """How one dim is resampled.
+
+    `source` and `result` are its sizes in the operand and in the result. `step` is the distance of neighbouring
+    elements of the result, in elements of the source.
     """
 
     source: int
@@ -60,8 +63,8 @@ def resample_images(
     """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; given scales determine the steps.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
-    those of this call, and Dynamo recompiles for other sizes. An op on other dtypes with symbolic sizes is unchanged,
-    and so is an op on half precision, which eager rejects.
+    those of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
+    unchanged, and so does a call in half precision, which eager rejects.
     """
     is_static = all(type(size) is int for size in (*x.shape[2:], *sizes))
     if x.dtype in (torch.float16, torch.bfloat16) or not (is_static or x.dtype == torch.uint8):
@@ -81,8 +84,9 @@ def resample_gradient(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
 
-    Each element gets the gradients of the results that read it, times its weights. Only for linear resampling has the
-    result the memory format of `gradient`, as in eager. Symbolic sizes are left to eager.
+    Each element gets the gradients of the results that read it, times its weights. The result of linear resampling has
+    the memory format of `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half
+    precision, stays unchanged and runs in eager.
     """
     if gradient.dtype in (torch.float16, torch.bfloat16) or not all(type(n) is int for n in (*input_sizes, *sizes)):
         return NotImplemented
@@ -90,11 +94,12 @@ def resample_gradient(
     for dim in (2, 3):
         source, result = input_sizes[dim], sizes[dim - 2]
         step = _source_step(source, result, align_corners, scales[dim - 2])
-        readers: list[dict[int, float]] = [{} for _ in range(source)]
+        # For each source element, the weights with which the elements of the result read it.
+        transposed_rows: list[dict[int, float]] = [{} for _ in range(source)]
         for index, row in enumerate(_weight_rows(ResamplingScale(source, result, step, align_corners), kernel)):
             for position, weight in row.items():
-                readers[position][index] = weight
-        gradient = _weighted_sums(gradient, dim, readers, float)
+                transposed_rows[position][index] = weight
+        gradient = _weighted_sums(gradient, dim, transposed_rows, float)
     return gradient.contiguous(memory_format=memory_format)
 
 
@@ -116,7 +121,7 @@ def _weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) ->
     position = scale.step * index if scale.align_corners else scale.step * (index + 0.5) - 0.5
     if kernel.taps == 2:
         position = max(position, 0.0)
-    low = min(math.floor(numpy.float32(position)), scale.source - 1)  # eager rounds to f32 only here
+    low = min(math.floor(np.float32(position)), scale.source - 1)  # eager rounds to f32 only here
     fraction = min(max(position - low, 0.0), 1.0)
     weights: dict[int, float] = {}
     for tap in range(1 - kernel.taps // 2, 1 + kernel.taps // 2):
@@ -155,7 +160,11 @@ def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> 
 def _weighted_sums(
     x: torch.Tensor, dim: int, rows: list[dict[int, float]], convert: Callable[[float], float]
 ) -> torch.Tensor:
-    """Returns the weighted sums along `dim`, tap by tap; shorter rows are padded with weights of 0."""
+    """Returns the weighted sums along `dim`: element `i` of the result has the weights `rows[i]`, by source position.
+
+    `convert` makes numbers of the type of `x` of the weights. Sums are computed tap by tap, so shorter rows are padded
+    with weights of 0.
+    """
     taps = max((len(row) for row in rows), default=0)
     padded_rows = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
@@ -189,7 +198,7 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 
 
 def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
-    """Returns a rule for the gradient of such an op."""
+    """Returns a rule for the gradient of an op of `_resampler`."""
 
     def resample_backward(
         gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
@@ -202,7 +211,7 @@ def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tenso
 
 
 def _for_bytes_only(rule: Callable[..., object]) -> Callable[..., object]:
-    """Returns `rule` with calls on other dtypes than uint8 unchanged."""
+    """Returns `rule` for uint8; calls on other dtypes stay unchanged."""
 
     def for_bytes(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
         return rule(x, *rest, **kwargs) if x.dtype == torch.uint8 else NotImplemented

@@ -21,26 +21,27 @@ from buddy.compiler.frontend.symbolic_sizes import UnknownSymbolError
 from buddy.compiler.graph.node import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 
+# The strides of a result; `None` if they are those of a dense row-major tensor.
 Strides = tuple[Dim, ...] | None
 
 
 @dataclass(frozen=True)
 class _Computed:
-    """Result number `index` of the compiled program."""
+    """A result that is number `index` of those that the compiled program returns."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Input:
-    """Input number `index` of the call."""
+    """A result that is input number `index` of the call."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _View:
-    """A view of an input or a computed result, at `offset` elements from its start.
+    """A result that is a view of an input or of a computed result, at `offset` elements from its start.
 
     `dtype` is the dtype of the view, whose elements are the unit of strides and offset. `conjugated` and `negated` are
     torch's lazy flags: readers of the memory apply them. If `detached`, autograd does not treat the result as a view.
@@ -133,6 +134,7 @@ class GraphResults:
         source_by_op = {op: _Input(i) for i, op in enumerate(graph.placeholders)} | {
             op: _Computed(i) for i, op in enumerate(computed)
         }
+        # Where each result of a call comes from: a `_Computed`, `_Input` or `_View`, a number, a `Size` or `None`.
         self._plan = [
             (source_by_op.get(result) or memory.view(result, source_by_op)) if isinstance(result, Op) else result
             for result in graph.results[: len(graph.results) - conversion.n_bases]
@@ -179,7 +181,7 @@ class GraphResults:
 def _select_result(
     source: object, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
 ) -> torch.Tensor | int | None:
-    """Returns the value that `source` describes.
+    """Returns the value of a result that `source`, an entry of `GraphResults._plan`, describes.
 
     This is not a closure, because a recursive closure is a reference cycle and keeps tensors alive.
     """
@@ -242,11 +244,11 @@ class _Memory:
         return root, value.dtype if root.op == "placeholder" else None
 
     def _is_base(self, op: Op) -> bool:
-        """True if a result covers its memory: it is the producer of the memory, or fills it."""
+        """True if other results can be views of a result: it is the producer of its memory, or covers all of it."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():
-            return False  # compiled code writes resolved values: views without the flag would then need it
+            return False  # compiled code writes the resolved values, which views without the flag do not have
         is_producer = _root(node) is node.meta.get(STANDS_FOR, node)
         return (is_producer and _has_zero_offset(value)) or self._fills_storage(op)
 
@@ -258,7 +260,8 @@ class _Memory:
             n_bytes = size(value.untyped_storage().nbytes())
         except UnknownSymbolError:
             return False
-        remaining, expected_stride = [dim for dim in dims if dim[1] != 1], value.element_size()
+        remaining, expected_stride = [dim for dim in dims if dim[1] != 1], value.element_size()  # stride in bytes
+        # Removes the innermost of the remaining dims, whose stride is the size of all dims inside it.
         while inner := next((dim for dim in remaining if dim[0] * value.element_size() == expected_stride), None):
             remaining.remove(inner)
             expected_stride = expected_stride * inner[1]

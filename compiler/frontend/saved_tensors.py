@@ -1,4 +1,7 @@
-"""Marks the values that a forward graph saves for its backward graph, and the nodes that both graphs compute."""
+"""Marks the values that a forward graph saves for its backward graph, and the nodes that both graphs compute.
+
+`protocol.TrainingRole` lists the roles that nodes get.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def mark_training_roles(forward: GraphModule, backward: GraphModule, n_results: 
             elif "tangents" not in str(node.target):  # saved states of random generators have names of their own
                 _mark(node, "saved")
         elif node.op == "call_function" and node.name in forward_nodes:
-            role: TrainingRole = "viewed" if _is_view(node) else "recomputed"
+            role: TrainingRole = "viewed" if _selects_or_views(node) else "recomputed"
             _mark(node, role)
             if role == "recomputed":
                 _mark(forward_nodes[node.name], role)
@@ -78,9 +81,10 @@ def training_role(node: Node) -> TrainingRole:
 
 
 def _mark(node: Node, role: TrainingRole) -> None:
+    """Gives `node` a role, in place of an earlier one."""
     node.meta[_ROLE] = (role, node.op)
 
 
-def _is_view(node: Node) -> bool:
+def _selects_or_views(node: Node) -> bool:
     """True if a node selects a result of another one, or its result shares the memory of an operand."""
     return node.target is getitem or (isinstance(node.target, OpOverload) and returns_view(node.target))

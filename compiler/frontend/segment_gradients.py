@@ -46,8 +46,8 @@ def segment_reduce_backward(
         element_gradient = element_gradient / length.reshape(shape).to(data.dtype)
     elif mode in ("max", "min"):
         is_chosen = (data == gather_by_segment(output)) | data.isnan()
-        counted = (is_chosen & is_inside).to(data.dtype)
-        count = gather_by_segment(torch.zeros_like(output).scatter_add(axis, index, counted))
+        ones = (is_chosen & is_inside).to(data.dtype)
+        count = gather_by_segment(torch.zeros_like(output).scatter_add(axis, index, ones))
         # Eager's kernel divides only positive gradients by the number of equal elements.
         shared = torch.where((element_gradient > 0) & (count > 1), element_gradient / count, element_gradient)
         element_gradient = torch.where(is_chosen, shared, 0)
@@ -76,22 +76,23 @@ def _product_gradient(
     element_gradient: torch.Tensor, gather_by_segment: Callable[[torch.Tensor], torch.Tensor], output: torch.Tensor,
     data: torch.Tensor, index: torch.Tensor, is_inside: torch.Tensor, axis: int, initial: float | None,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns the gradients `element_gradient`, times the product of the other elements of the segment.
+    """Returns `element_gradient` times the product of the other elements of the segment.
 
     That product is the result divided by the element, unless the element is 0 or NaN. It is then computed from the
-    other elements: the product of those that are neither, times 0 for each other 0, and NaN for another NaN.
+    other elements: the product of those that are neither, times 0 if another one is 0, or NaN if another one is NaN.
     """
     is_zero, is_nan = data == 0, data.isnan()
 
-    def count(flags: torch.Tensor) -> torch.Tensor:
+    def count_others(flags: torch.Tensor) -> torch.Tensor:
+        """Returns, for each element, the number of other elements of its segment for which `flags` is true."""
         counted = (flags & is_inside).to(data.dtype)
         return gather_by_segment(torch.zeros_like(output).scatter_add(axis, index, counted)) - counted
 
     factors = torch.where(is_zero | is_nan | ~is_inside, 1, data)
     start = torch.full_like(output, 1 if initial is None else initial)
     others = gather_by_segment(start.scatter_reduce(axis, index, factors, "prod"))
-    others = torch.where(count(is_zero) > 0, others * 0, others)
-    others = torch.where(count(is_nan) > 0, math.nan, others)
+    others = torch.where(count_others(is_zero) > 0, others * 0, others)
+    others = torch.where(count_others(is_nan) > 0, math.nan, others)
     return torch.where(is_zero | is_nan, element_gradient * others, element_gradient * gather_by_segment(output) / data)
 
 
@@ -106,7 +107,7 @@ def embedding_bag(
     """Returns the bags [bags, width], computed by the op for inference, and the values that the backward pass needs.
 
     The latter are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
-    Where eager returns memory that nobody has written, it is 0.
+    Where eager's results are uninitialised memory, these are 0.
     """
     if 0 in (*weight.shape, *indices.shape, *offsets.shape):
         return NotImplemented
@@ -147,8 +148,8 @@ def embedding_bag_backward(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradient of the table [rows, width], for a `gradient` [bags, width].
 
-    Calls for sparse gradients, and for gradients divided by the number of times that an index occurs, stay unchanged
-    and run in eager: its kernel divides some of these by the number of another index.
+    Calls for sparse gradients stay unchanged, and run in eager. So do calls with `scale_by_frequency`, which divide by
+    the number of times that an index occurs: eager's kernel divides some gradients by the number of another index.
     """
     if sparse or scale_by_frequency or gradient.dtype in _HALVES or 0 in (*gradient.shape, *indices.shape):
         return NotImplemented

@@ -15,12 +15,15 @@ aten = torch.ops.aten
 
 # Runs a graph: takes its inputs, and returns its results.
 Runner = Callable[..., Sequence[torch.Tensor]]
-# The ops that read memory by strides, and that return a copy of the memory with new values.
+# The op that reads memory by strides, and the op that returns a copy of the memory with new values at some strides.
 _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
 def base_of_views(node: Node) -> tuple[Node, list[Node]]:
-    """Returns the node whose memory `node` uses, an input or an op that allocates, and the views from `node` to it."""
+    """Returns the node whose memory `node` uses, and the ops from `node` to it, whose results are views.
+
+    The former is an input, or an op that allocates memory; it is `node` itself if its result is not a view.
+    """
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:
         op_node = node.args[0] if node.target is getitem else node
@@ -53,7 +56,7 @@ def fills_storage(value: torch.Tensor) -> bool:
 
 
 def copy_graph(module: GraphModule) -> GraphModule:
-    """Returns a module with a separate copy of the graph, which includes AOTAutograd's metadata of the output."""
+    """Returns a module with a separate copy of the graph; its output node keeps AOTAutograd's metadata."""
     graph, output = Graph(), module.graph.output_node()
     graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
     return GraphModule(module, graph)
@@ -62,8 +65,8 @@ def copy_graph(module: GraphModule) -> GraphModule:
 def rebase_strided(module: GraphModule) -> None:
     """Makes each `as_strided` and `as_strided_scatter` of an ATen graph read its operand's memory as a dense vector.
 
-    Nodes are unchanged if the base of the views does not cover its storage: it is a view of a larger tensor, or has
-    gaps.
+    A node stays unchanged if the base of its operand does not cover its storage: the base is a view of a larger tensor,
+    or has gaps.
     """
     nodes = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
     for node in nodes:
@@ -75,8 +78,8 @@ def rebase_strided(module: GraphModule) -> None:
 def required_offsets(module: GraphModule) -> dict[int, int]:
     """Maps input indices to storage offsets, for inputs that `as_strided` reads from a given storage offset.
 
-    This offset counts from the start of the storage, but compiled code only gets the address of the input's first
-    element, so it works for one storage offset of the input only.
+    The offset in a call of `as_strided` counts from the start of the storage, but compiled code only gets the address
+    of the input's first element, so it works for one storage offset of the input only.
     """
     inputs = {node: index for index, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
     offsets = {}
@@ -99,7 +102,7 @@ def fall_back_for_offsets(run: Runner, module: GraphModule, offsets: Mapping[int
 
 
 def _is_vector(node: Node) -> bool:
-    """True if the result of `node` is row-major and all of its memory."""
+    """True if the result of `node` is row-major, and covers its storage."""
     value = node.meta["val"]
     return bool(value.is_contiguous()) and _is_all_memory(value)
 
@@ -145,12 +148,15 @@ def _argument_names(node: Node) -> list[str]:
 
 
 def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
-    """Returns the shape, the strides and the storage offset."""
+    """Returns the shape, the strides and the storage offset of a tensor: the arguments of `as_strided`."""
     return list(value.shape), list(value.stride()), value.storage_offset()
 
 
 def _flatten_memory(module: GraphModule, base: Node, like: Node) -> Node:
-    """Returns all elements of a dense tensor in memory order."""
+    """Adds nodes that return all elements of `base`, a dense tensor, in memory order; returns the last node.
+
+    They have the provenance of `like`.
+    """
     value = base.meta["val"]
     order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))
     if order != sorted(order):

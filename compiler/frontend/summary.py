@@ -53,7 +53,7 @@ if _log.level == logging.NOTSET:
 
 @dataclass
 class _Counts:
-    """The number of compiled nodes of a graph, and the ops of its nodes in eager.
+    """The number of compiled nodes of an ATen graph, and the ops of its nodes in eager, by name.
 
     `is_graph` is false for nodes between pieces, which do not add to the number of graphs.
     """
@@ -67,7 +67,8 @@ class _Counts:
 class _DynamoGraph:
     """The counts of the ATen graphs of one Dynamo graph, or of the pieces into which they are cut.
 
-    Keys are kind, piece and body of the ATen graphs; a graph that is traced again replaces its counts.
+    Keys are kind, piece and body of the ATen graphs (`_key`), and () for a Dynamo graph that runs in eager. A graph
+    that is traced again replaces its counts.
     """
 
     pieces: dict[tuple[object, ...], _Counts] = field(default_factory=dict)
@@ -81,16 +82,19 @@ class _Model:
     is_logged: bool = False
 
     def log(self) -> None:
+        """Logs the line, once."""
         if not self.is_logged:
             self.is_logged = True
-            pieces = {(i, *key): counts for i, graph in enumerate(self.graphs) for key, counts in graph.pieces.items()}
-            kinds = Counter(key[1] for key in pieces if len(key) > 1)
-            _log.info(_summary_line(list(pieces.values()), kinds["forward"] > kinds["backward"]))
+            pieces = [piece for graph in self.graphs for piece in graph.pieces.items()]
+            kinds = Counter(key[0] for key, _ in pieces if key)
+            _log.info(_summary_line([counts for _, counts in pieces], kinds["forward"] > kinds["backward"]))
 
 
+# The models by the object of their `torch.compile` call.
 _models: WeakKeyDictionary[Any, _Model] = WeakKeyDictionary()
+# The Dynamo graph whose nodes are counted now.
 _current: ContextVar[_DynamoGraph | None] = ContextVar("current", default=None)
-# Counts the nodes of a Dynamo graph, also of a version that is compiled at a later call.
+# Returns a context in which the nodes of a Dynamo graph are counted: for versions that are compiled at later calls.
 Counting = Callable[[], Any]
 
 
@@ -104,8 +108,8 @@ def counting_graph(enabled: bool) -> Iterator[Counting]:
         with _counting(None):
             yield lambda: _counting(None)
         return
-    compiled_by, at_end = running_compile_call()
-    model = _models.setdefault(compiled_by, _Model()) if compiled_by is not None else _Model()
+    compile_call, functions_at_end = running_compile_call()
+    model = _models.setdefault(compile_call, _Model()) if compile_call is not None else _Model()
     if model.is_logged:
         with _counting(None):
             yield lambda: _counting(None)
@@ -115,14 +119,15 @@ def counting_graph(enabled: bool) -> Iterator[Counting]:
         yield lambda: _counting(None if model.is_logged else graph)
     # A graph whose compilation raises is not counted: it runs again, or the exception is the user's.
     model.graphs.append(graph)
-    if at_end is None:
+    if functions_at_end is None:
         model.log()
-    elif model.log not in at_end:
-        at_end.append(model.log)
+    elif model.log not in functions_at_end:
+        functions_at_end.append(model.log)
 
 
 @contextmanager
 def _counting(graph: _DynamoGraph | None) -> Iterator[None]:
+    """Adds the counts of the `with` block to `graph`; counts nothing if it is `None`."""
     token = _current.set(graph)
     try:
         yield
@@ -164,6 +169,7 @@ def _key(aten: AtenGraph) -> tuple[object, ...]:
 
 
 def _count(key: tuple[object, ...], counts: _Counts) -> None:
+    """Sets the counts of a graph of the current Dynamo graph; see `_DynamoGraph` for the key."""
     graph = _current.get()
     if graph is not None:
         graph.pieces[key] = counts
@@ -195,8 +201,8 @@ def _summary_line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
     numbers = [
         f"{n_graphs} graph{'s' * (n_graphs != 1)}{backward}",
         f"{n_compiled} node{'s' * (n_compiled != 1)} compiled",
+        f"{ops.total()} in eager ({_ops_text(ops)})" if ops else "none in eager",
     ]
-    numbers += [f"{ops.total() if ops else 'none'} in eager" + (f" ({_ops_text(ops)})" if ops else "")]
     hint = f"; recurrent layers run in eager: set {ALLOW_RNN}" * _breaks_at_recurrent_layers()
     return f"buddy: {', '.join(numbers)}{hint}; explain: buddy-tui explain {_source()}"
 
@@ -215,7 +221,7 @@ def _ops_text(ops: Counter[str]) -> str:
 
 
 def _source() -> str:
-    """Returns the script that runs, as a word for a shell; `SOURCE` in an interpreter without a script."""
+    """Returns the path of the script that runs, quoted for a shell; `SOURCE` in an interpreter without a script."""
     path = Path(sys.argv[0]) if sys.argv else Path()
     is_script = path.suffix == ".py" and path.name != "__main__.py" and path.is_file()
     return shlex.quote(os.path.relpath(path)) if is_script else "SOURCE"

@@ -54,9 +54,9 @@ _WIDENED_OPS = (aten.mul.Tensor, aten.div.Tensor)
 
 
 def compute_floats_as_tensors(module: GraphModule) -> None:
-    """Computes the symbolic floats that arithmetic ops and `full` read as float64 tensors, with Python's precision.
+    """Replaces the symbolic floats that arithmetic ops and `full` read by float64 tensors, with Python's precision.
 
-    Symbolic floats that other ops read are unchanged.
+    Symbolic floats that other ops read stay unchanged.
     """
     nodes = list(module.graph.nodes)
     if not any(isinstance(node.meta.get("val"), torch.SymFloat) for node in nodes):
@@ -103,9 +103,9 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Returns a node that computes the symbolic float `node` as a tensor, and caches it in `tensors`.
+    """Returns a node that computes the symbolic float `node` as a tensor.
 
-    Returns None if an op of its computation has no counterpart for tensors.
+    Returns None if an op of its computation has no counterpart for tensors. Both are cached in `tensors`.
     """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
@@ -113,7 +113,7 @@ def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | 
 
 
 def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Returns a new node for `_as_tensor`."""
+    """Adds the node of `_as_tensor`, and those that it reads, to the graph; returns it, or None."""
     target = torch.sym_float if node.target is float else node.target
     if node.op != "call_function" or (target is not torch.sym_float and target not in _FLOAT_OPS):
         return None
@@ -189,13 +189,16 @@ class GraphSymbols:
         return tuple(self._sources.values())
 
     def _bind(self, size: int | torch.SymInt, node: str, index: int) -> None:
-        """Names a size that is one new torch symbol: dim `index` of the input `node`, or number `index` if `node` is
-        ""."""
+        """Names a size if it is a torch symbol without a name.
+
+        The size is dim `index` of the input `node`, or number `index` among the inputs if `node` is "".
+        """
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._name(size, node, index)
 
     def _is_determined(self, size: torch.SymInt) -> bool:
+        """True if a size can be computed from the symbols that have names."""
         try:
             self.size(size)
         except UnknownSymbolError:
@@ -230,7 +233,7 @@ class GraphSymbols:
         return self._convert(_expression(value))
 
     def _convert(self, expression: sympy.Expr) -> Dim:
-        """Converts an expression; see `size`."""
+        """Converts a sympy expression to the graph's symbols; see `size`."""
         class_name = type(expression).__name__
         if expression.is_Integer:
             return int(expression)
@@ -262,13 +265,15 @@ def _expression(size: int | torch.SymInt) -> sympy.Expr | int:
 
 
 _SLICE, _SELECT = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int
+# The end of a slice that goes to the end of its dim.
 _SLICE_TO_END = 2**63 - 1
 
 
 def record_slices(node: Node, symbols: GraphSymbols) -> None:
     """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
 
-    Positions are clamped to their dim, like eager's.
+    PyTorch may make new symbols for them if a position of the slice is symbolic. Positions are clamped to their dim,
+    like eager's.
     """
     if node.target not in (_SLICE, _SELECT) or not node.meta.get("unbacked_bindings"):
         return
@@ -276,6 +281,7 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
     dim = (node.args[1] if len(node.args) > 1 else 0) % source.dim()
 
     def clamp(position: int | torch.SymInt, stop: Dim) -> Dim:
+        """Returns a position in [0, `stop`]; a negative one counts from the end."""
         index = symbols.size(position.meta["val"] if isinstance(position, Node) else position)
         return smallest(largest(index_from_front(index, length), 0), stop)
 

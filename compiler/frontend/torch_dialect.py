@@ -103,8 +103,9 @@ def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule)
     for op, node in zip(results, output.args[0], strict=True):
         expected, value = nodes[op.name].meta["val"], node.meta["val"]
         if (expected.shape, expected.dtype) != (value.shape, value.dtype):
-            forms = (f"{form.dtype} of {list(form.shape)}" for form in (value, expected))
-            raise _rejection(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(forms)}")
+            new_form, old_form = (f"{tensor.dtype} of {list(tensor.shape)}" for tensor in (value, expected))
+            what = f"torch-mlir's decompositions make {op.stable} a {new_form} where it is a {old_form}"
+            raise _rejection(graph, what)
 
 
 def _rejection(graph: Graph, what: str, todo: str = _REMOVE_OP) -> UnsupportedGraphError:
@@ -118,7 +119,8 @@ def _first_line(error: BaseException) -> str:
 def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[torch.Tensor]]:
     """Returns the FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
 
-    The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
+    `nodes` are the FX nodes by name. The stack trace of each new node has the number of its node in `graph` as line,
+    because the importer turns stack traces into locations.
     """
     new_graph, new_nodes, fakes = FxGraph(), dict[Node, Node](), list[Any]()
     for number, op in enumerate(graph.body):

@@ -60,9 +60,10 @@ class VerifiedGraph:
         lowerings: Mapping[str, Lowering] | None = None,
         precisions: Mapping[str, str] = NO_PRECISIONS,
     ) -> None:
-        self._compiled, self._aten, self._recipe, self._mode, self._lowerings = compiled, aten, recipe, mode, lowerings
+        self._compiled, self._aten, self._recipe, self._mode = compiled, aten, recipe, mode
+        self._lowerings, self._precisions = lowerings, precisions
+        # What later calls run, once a call has been judged.
         self._run: Runner | None = None
-        self._precisions = precisions
 
     def __call__(self, *arguments: torch.Tensor) -> Sequence[torch.Tensor]:
         return self._verify_call(arguments) if self._run is None else self._run(*arguments)
@@ -96,6 +97,7 @@ class VerifiedGraph:
         return self._run(*arguments)
 
     def _run_eager(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Returns the results to compare with, computed in the reduced precisions of nodes if there are any."""
         if self._precisions:
             captured = self._as_captured(arguments)
             return compute_results(captured.graph, captured.tensors, captured.numbers, self._precisions)
@@ -113,6 +115,7 @@ class VerifiedGraph:
     # ---- diagnostics ---------------------------------------------------------------------------------------------
 
     def _diagnostic(self, index: int, description: str, arguments: Sequence[torch.Tensor]) -> Diagnostic:
+        """Returns the diagnostic of a difference of result `index`, with the first node that differs."""
         op, detail = self._first_wrong_node(arguments)
         what = f"result {index} of a compiled graph differs from eager's: {description}"
         if op is None:

@@ -25,7 +25,7 @@ class EagerOps:
     """The callbacks of an artifact. An exception in a callback is stored, and `reraise` raises it after the call.
 
     The error is per thread: callbacks run on the thread that called the compiled code. `failures` is a number that
-    changes with each error.
+    changes with each error, by which native code finds out that a callback has failed.
     """
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
@@ -34,7 +34,7 @@ class EagerOps:
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
-        """Returns addresses by symbol."""
+        """Returns the addresses of the C functions by symbol."""
         return {
             symbol: ctypes.cast(function, ctypes.c_void_p).value or 0 for symbol, function in self._functions.items()
         }
@@ -65,6 +65,11 @@ class EagerOps:
         return None if stored is None else on_error(stored, arguments)
 
     def _c_function(self, call: EagerCall) -> Any:
+        """Returns the C function of a call.
+
+        Its arguments are the addresses of the inputs that have elements, the sizes of the call's symbols, and the
+        addresses of the results that have elements. If an earlier call has failed, it does nothing.
+        """
         run = _make_runner(call)
 
         def call_back(*addresses: int) -> None:
@@ -79,9 +84,9 @@ class EagerOps:
                     self._thread_local.error = error
                     self.failures.value = next(self._failure_numbers)  # one that no other thread has stored
 
-        inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
+        n_inputs, n_results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)
-        argument_types = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
+        argument_types = [*[ctypes.c_void_p] * n_inputs, *sizes, *[ctypes.c_void_p] * n_results]
         return ctypes.CFUNCTYPE(None, *argument_types)(call_back)
 
 
@@ -100,6 +105,7 @@ def is_rejection(error: Exception) -> bool:
 
 
 def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
+    """Returns a function that runs the op of `call` on the arguments of its C function; see `EagerOps._c_function`."""
     function = resolve_op(call.target)
     input_shapes, result_shapes = ([RuntimeShape(spec) for spec in specs] for specs in (call.inputs, call.results))
 
@@ -108,10 +114,10 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
         symbols = dict(zip(call.symbols, addresses[n_inputs:], strict=False))
         pointers = iter([*addresses[:n_inputs], *addresses[n_inputs + len(symbols) :]])
         pairs = zip((*input_shapes, *result_shapes), (*call.inputs, *call.results), strict=True)
-        # A buffer without elements may have a null address.
+        # A buffer without elements may have a null address, which ctypes passes as None.
         tensors = [
-            view_memory((next(pointers) or 0) if s.is_passed else 0, s.at(symbols), torch_dtype(spec))
-            for s, spec in pairs
+            view_memory((next(pointers) or 0) if shape.is_passed else 0, shape.at(symbols), torch_dtype(spec))
+            for shape, spec in pairs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_to_torch_argument(value, inputs, symbols) for value in call.arguments]

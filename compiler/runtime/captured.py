@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from buddy.compiler.ops.utils import Registry
 
 
+# Runs a program in eager: takes the tensors of the graph's placeholders, and returns the graph's results.
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 # Returns the results on tensors, with random errors from a seed, and with the same errors of the opposite sign.
 Disturbed = Callable[[Sequence[torch.Tensor], int], tuple[list[Any], list[Any]]]
 
 
 class Spread(NamedTuple):
-    """The differences between two tensors: the maximum, the root mean square, and that of each slice, by dim.
+    """The size of the differences between two tensors: the maximum, the root mean square, and that of each slice.
 
-    Unless it `is_complete`, a spread may be too small: some ops do not support double precision, and were computed in
-    the program's precision in both runs.
+    `slices` maps a dim to the root mean squares of the slices along it, as a tensor of the dim's size. Unless it
+    `is_complete`, a spread may be too small: some ops do not support double precision, and were computed in the
+    program's precision in both runs.
     """
 
     largest: float
@@ -67,9 +69,10 @@ class CapturedGraph:
 
     `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
 
-    `runtime.sensitivity` caches `spreads`, `further_spreads`, and `exact_results`: those of a
-    run in double precision that starts from the generator's state `random_state`. `exact_results` is empty until such a
-    run is needed. If the program has `disturbed`, `exact_results` are those of eager.
+    The other fields are caches of `runtime.sensitivity`. `spreads` are those of the results, and `further_spreads`
+    those of runs with random errors, by seed. `exact_results` are the results of a run in double precision that starts
+    from the generator's state `random_state`; the list is empty until such a run is needed. If the program has
+    `disturbed`, they are those of eager.
     """
 
     graph: Graph

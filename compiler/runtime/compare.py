@@ -64,6 +64,7 @@ TOLERANCES = {
     torch.float16: Tolerance(1e-2, 1e-3, f"relative: {_TORCH}; absolute: twenty roundings of 2^-11 of an addend"),
     torch.complex32: Tolerance(1e-5, 1e-3, _TORCH),
 }
+# Integers by the number of bytes of an element.
 _INTEGER_VIEW = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
@@ -89,11 +90,9 @@ def compare(
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
     compiled_nans, eager_nans = _nans(compiled), _nans(eager)
-    unexpected_nans = (
-        None
-        if equal_nan or compiled_nans is None or eager_nans is None or not bool(eager_nans.any())
-        else compiled_nans & eager_nans
-    )
+    common_nans = None
+    if not equal_nan and compiled_nans is not None and eager_nans is not None and bool(eager_nans.any()):
+        common_nans = compiled_nans & eager_nans
     low, high, bins = _histogram(compiled)
     rel_where = _index_of_largest(relative) if relative.numel() and bool((relative > 0).any()) else ""
     return OutputReport(
@@ -102,9 +101,9 @@ def compare(
         dtype,
         max_abs=_maximum(error),
         max_rel=_maximum(relative),
-        verdict=_verdict(mismatches, unexpected_nans),
+        verdict=_verdict(mismatches, common_nans),
         tolerance=str(tolerance),
-        where=_first_index(mismatches) or _first_index(unexpected_nans),
+        where=_first_index(mismatches) or _first_index(common_nans),
         nans=_count(compiled_nans),
         infs=_count(_infinities(compiled)),
         max_ulp=_max_ulp(compiled, eager),
@@ -121,22 +120,22 @@ def compare(
     )
 
 
-def _verdict(mismatches: torch.Tensor, unexpected_nans: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
+def _verdict(mismatches: torch.Tensor, common_nans: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
+    """Returns the verdict, from masks of the wrong elements, and of those that are NaN in both tensors."""
     if bool(mismatches.any()):
         return "mismatch"
-    return "nan" if unexpected_nans is not None and bool(unexpected_nans.any()) else "ok"
+    return "nan" if common_nans is not None and bool(common_nans.any()) else "ok"
 
 
 def _nans(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns which elements are NaN; `None` if none can be."""
-    return tensor != tensor if tensor.is_floating_point() and tensor.itemsize > 1 else _double_nans(tensor)
-
-
-def _double_nans(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns the mask of the elements that are NaN; `None` for types without NaN."""
+    if tensor.is_floating_point() and tensor.itemsize > 1:
+        return tensor != tensor  # without a copy in double precision
     return _to_double(tensor).isnan() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
 def _infinities(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns the mask of the elements that are infinite; `None` for types without infinities."""
     return _to_double(tensor).isinf() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
@@ -184,8 +183,10 @@ def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
 
 
 def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
-    """Returns the maximum difference in each of at most `_MAX_BLOCK_ROWS` x `_MAX_BLOCK_COLUMNS` blocks of the tensor
-    as a matrix.
+    """Returns the maximum difference in each block of the tensor, by row of blocks; () without differences.
+
+    The tensor is divided as a matrix into at most `_MAX_BLOCK_ROWS` x `_MAX_BLOCK_COLUMNS` blocks; the last dim has the
+    columns.
     """
     if not error.numel() or not bool((error > 0).any()):
         return ()
@@ -206,9 +207,10 @@ def _to_double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns absolute and relative differences where both are finite; elsewhere 0 for equal values, else infinite.
+    """Returns the absolute and the relative differences of elements that are finite in both tensors.
 
-    The relative difference is set to 0 where eager's value is within the absolute tolerance of 0.
+    The difference of other elements is 0 if they are equal, else infinite. The relative difference is also 0 where
+    eager's value is within the absolute tolerance of 0.
     """
     compiled_values, eager_values = _to_double(compiled), _to_double(eager)
     are_finite = compiled_values.isfinite() & eager_values.isfinite()
@@ -220,11 +222,15 @@ def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -
 
 
 def _are_same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Returns the mask of the elements that are equal, or NaN in both tensors."""
     return (a == b) | (a.isnan() & b.isnan())
 
 
 def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Returns which elements differ by more than the tolerance. An infinity equals only itself, NaN equals NaN."""
+    """Returns the mask of the elements that differ by more than the tolerance.
+
+    An infinity equals only itself, NaN equals NaN.
+    """
     if not eager.is_floating_point() and not eager.is_complex():
         return compiled != eager
     compiled_values, eager_values = _to_double(compiled), _to_double(eager)
@@ -299,7 +305,7 @@ def _max_ulp(compiled: torch.Tensor, eager: torch.Tensor) -> float:
 
 
 def _ordered_integers(values: torch.Tensor) -> torch.Tensor:
-    """Maps floats to integers in the same order, with neighbours one apart."""
+    """Maps floats to integers in the same order; those of neighbouring floats differ by 1."""
     width = values.element_size()
     bits = values.contiguous().view(_INTEGER_VIEW[width]).to(torch.int64)
     lowest = -(1 << (8 * width - 1))
@@ -337,15 +343,14 @@ class ErrorMetrics:
         if not compiled.numel():
             return Deviation()
         if tolerance == EXACT:
-            return (
-                Deviation() if torch.equal(compiled, reference) else _compare_by_element(compiled, reference, tolerance)
-            )
+            if torch.equal(compiled, reference):
+                return Deviation()
+            return _compare_by_element(compiled, reference, tolerance)
+        # Without the relative part, the tolerance is smaller. A deviation within it needs no slower comparison.
         deviation = self._compare_finite(_real_values(compiled), _real_values(reference), tolerance)
-        return (
-            deviation
-            if deviation is not None and deviation.of_tolerance <= 1.0
-            else _compare_by_element(compiled, reference, tolerance)
-        )
+        if deviation is not None and deviation.of_tolerance <= 1.0:
+            return deviation
+        return _compare_by_element(compiled, reference, tolerance)
 
     def _compare_finite(
         self, compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance
@@ -354,18 +359,15 @@ class ErrorMetrics:
 
         Returns `None` if some numbers are not finite.
         """
-        statistics = (
-            compare_in_one_pass(compiled, self._dense(reference))
-            if can_compare_in_one_pass(compiled, reference)
-            else self._compare_by_torch(compiled, reference)
-        )
+        if can_compare_in_one_pass(compiled, reference):
+            statistics = compare_in_one_pass(compiled, self._dense(reference))
+        else:
+            statistics = self._compare_by_torch(compiled, reference)
         if not (math.isfinite(statistics.squared_difference) and math.isfinite(statistics.squared_reference)):
             return None
-        relative = (
-            math.sqrt(statistics.squared_difference / statistics.squared_reference)
-            if statistics.squared_reference
-            else 0.0
-        )
+        relative = 0.0
+        if statistics.squared_reference:
+            relative = math.sqrt(statistics.squared_difference / statistics.squared_reference)
         rms = math.sqrt(statistics.squared_reference / reference.numel())
         return Deviation(statistics.largest, relative, statistics.largest / tolerance.bound(rms))
 
@@ -412,7 +414,8 @@ def _compare_by_element(compiled: torch.Tensor, reference: torch.Tensor, toleran
     if not math.isfinite(report.max_abs):
         return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
     share = _share_of_tolerance(compiled.to(dtype), reference, tolerance)
-    share = share if report.verdict == "ok" else max(share, math.nextafter(1.0, 2.0))
+    if report.verdict != "ok":  # more than 1, also if rounding makes it 1
+        share = max(share, math.nextafter(1.0, 2.0))
     return Deviation(
         report.max_abs, _relative_error(compiled, reference), share, report.nans, report.infs, report.where
     )
@@ -427,6 +430,7 @@ def _finite_differences(compiled: torch.Tensor, reference: torch.Tensor) -> tupl
 
 
 def _relative_error(compiled: torch.Tensor, reference: torch.Tensor) -> float:
+    """Returns the norm of the differences, divided by that of the reference, over pairs of finite numbers."""
     difference, scale = _finite_differences(compiled.to(reference.dtype), reference)
     norm = float(torch.linalg.vector_norm(scale))
     return float(torch.linalg.vector_norm(difference)) / norm if norm else 0.0

@@ -78,19 +78,20 @@ def can_compare_in_one_pass(compiled: torch.Tensor, reference: torch.Tensor) -> 
 
 
 def compare_in_one_pass(compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-    """Compares two dense tensors for which `can_compare_in_one_pass` is true; sums squares in `_LANES` partial sums."""
-    vectors, remainder = divmod(compiled.numel(), _LANES)
-    lanes = torch.empty(3, _LANES)
-    _compiled_loop()(compiled.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
-    statistics = ErrorStatistics(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
-    return (
-        _add_remainder(statistics, compiled.view(-1)[-remainder:], reference.view(-1)[-remainder:])
-        if remainder
-        else statistics
-    )
+    """Compares two dense tensors for which `can_compare_in_one_pass` is true; each sum has `_LANES` partial sums."""
+    n_vectors, remainder = divmod(compiled.numel(), _LANES)
+    lanes = torch.empty(3, _LANES)  # the maxima, and the partial sums of both kinds of squares
+    _compiled_loop()(compiled.data_ptr(), reference.data_ptr(), n_vectors, lanes.data_ptr())
+    largest = float(lanes[0].max())
+    squared_difference, squared_reference = (math.fsum(partial_sums) for partial_sums in lanes[1:].tolist())
+    statistics = ErrorStatistics(largest, squared_difference, squared_reference)
+    if not remainder:
+        return statistics
+    return _add_elements(statistics, compiled.view(-1)[-remainder:], reference.view(-1)[-remainder:])
 
 
-def _add_remainder(statistics: ErrorStatistics, compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+def _add_elements(statistics: ErrorStatistics, compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+    """Returns the statistics with the elements of two more tensors."""
     difference = compiled - reference
     return ErrorStatistics(
         max(statistics.largest, float(difference.abs().max())),
@@ -101,6 +102,7 @@ def _add_remainder(statistics: ErrorStatistics, compiled: torch.Tensor, referenc
 
 @lru_cache(maxsize=1)
 def _compiled_loop() -> Any:
+    """Returns the function of `_IR`, compiled; its arguments are those of the IR."""
     library = Library((), {}, support=_IR, exported=(_FUNCTION,))
     function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     loop = function_type(library.addresses[_FUNCTION])

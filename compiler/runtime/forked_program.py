@@ -42,18 +42,20 @@ class ProgramFailed(Message, frozen=True):
 
 
 class LoadedCode(Protocol):
-    """A loaded program, in the process."""
+    """A loaded program, in the forked process."""
 
-    def call(self) -> Sequence[torch.Tensor]: ...
+    def call(self) -> Sequence[torch.Tensor]:
+        """Calls the program on its tensors; returns its results, which may be arrays of another library."""
 
     def write(self, results: Sequence[torch.Tensor], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
         """Writes the results of a call; returns their shapes."""
 
 
 class ForkedProgram:
-    """A program and the tensors that it is called with.
+    """A program in a forked process, with the tensors that it is called with. A subclass exists for each compiler.
 
-    `load` runs in the forked process. Every method may raise the error that `make_error` returns for a message.
+    `load` runs in the forked process, and returns the program. Every method may raise the error that `make_error`
+    returns for a message.
     """
 
     def __init__(self, load: Callable[[], LoadedCode], make_error: Callable[[str], BuddyError]) -> None:
@@ -76,7 +78,7 @@ class ForkedProgram:
         raise NotImplementedError
 
     def notes(self) -> list[str]:
-        """Returns remarks on the program for the report."""
+        """Returns notes on the program for the report."""
         return []
 
     def wait_until_loaded(self) -> float:
@@ -103,6 +105,7 @@ class ForkedProgram:
         return self._receive()
 
     def _receive(self) -> ProgramCalled:
+        """Returns the next answer; raises an error if it is a failure, or if the process has ended."""
         answer = self._fork.receive()
         if answer is None:
             raise self._make_error(f"the process crashed ({self._fork.wait_for_cause()})")
@@ -113,7 +116,7 @@ class ForkedProgram:
 
 
 def _serve(channel: Channel, results_file: IO[bytes], load: Callable[[], LoadedCode]) -> None:
-    """Runs the process: loads the program, then executes one request after another."""
+    """Runs in the forked process: loads and calls the program, then executes one request after another."""
     try:
         start = time.perf_counter()
         program = load()
@@ -134,5 +137,6 @@ def _serve(channel: Channel, results_file: IO[bytes], load: Callable[[], LoadedC
 
 
 def _first_line(error: Exception) -> str:
+    """Returns the type of an error and the first line of its text, truncated."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_MESSAGE_CHARS]

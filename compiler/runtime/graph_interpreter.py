@@ -85,7 +85,10 @@ def compute_node(
 
 
 def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: Mapping[str, int]) -> torch.Tensor:
-    """Converts an argument of a node to torch's form; a node becomes its value in `values`."""
+    """Converts an argument of a Buddy node to the argument of a call of its op.
+
+    A node becomes its entry in `values`: a tensor, or an FX node if the call is added to an FX graph.
+    """
     if isinstance(value, Op):
         return values[value.name]
     if isinstance(value, Size):
@@ -99,12 +102,14 @@ def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: M
     return value
 
 
+# The type of the same kind in double precision.
 _WIDER = {
     TensorDType.Float16: TensorDType.Float64,
     TensorDType.BFloat16: TensorDType.Float64,
     TensorDType.Float32: TensorDType.Float64,
     TensorDType.Complex64: TensorDType.Complex128,
 }
+# Called with a node and its value.
 OnNode = Callable[[Op, Any], None]
 
 
@@ -112,10 +117,12 @@ class LockstepInterpreter:
     """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
     A value is released after its last reader. The values of the nodes in `held` (stable names) are stored until
-    `release`. `on_node` is called with each node and its value while its operands, and the values that `reads` lists
-    for it, are still available. Random ops draw from a copy of torch's generator, so that the compiled program, which
-    draws from the generator itself, gets the same numbers. `narrow_nodes` are the nodes that could not be computed in
-    double precision. Nodes in `precisions` compute their products in the given precision.
+    `release`. `on_node` is called with each node and its value, while its operands are still available. `reads` lists
+    further values that `on_node` needs for a node: names of nodes, by stable name.
+
+    With the `reference` "float64", nodes are computed in double precision; `narrow_nodes` are those that could not be.
+    Nodes in `precisions` compute their products in the given precision. Random ops draw from a copy of torch's
+    generator, so that the compiled program, which draws from the generator itself, gets the same numbers.
     """
 
     def __init__(
@@ -163,6 +170,7 @@ class LockstepInterpreter:
         self._release_read(self._nodes[stable].name)
 
     def _next(self) -> Op | None:
+        """Computes the next node, and releases values that no later node reads; `None` if no node is left."""
         op = next(self._pending, None)
         if op is None:
             return None
@@ -180,6 +188,7 @@ class LockstepInterpreter:
             self._values.pop(name, None)
 
     def _compute(self, op: Op) -> torch.Tensor:
+        """Returns the value of a node; a random op draws from this run's copy of the generator."""
         if not isinstance(op, RandomOp):
             return self.compute_alone(op, self._values)
         state = torch.get_rng_state()
@@ -207,6 +216,7 @@ class LockstepInterpreter:
             return widen(self._compute_narrow(op, values))
 
     def _run_wide(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Computes a node in double precision, if its op supports that."""
         if op.target in _ROW_SELECTIONS:
             return widen(self._run(op, values))
         if op.target in SECOND_FACTOR_POSITIONS and op.stable not in self._precisions:
@@ -214,6 +224,7 @@ class LockstepInterpreter:
         return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
 
     def _compute_narrow(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Computes a node in the program's types, on rounded values."""
         return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -252,23 +263,27 @@ def product_in_double(
 ) -> torch.Tensor:
     """Returns the result of a product, a node in `SECOND_FACTOR_POSITIONS`, with operands in double precision.
 
-    `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time.
+    `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time, so that its
+    copy in double precision is small.
     """
-    convert, factor, wide = convert or widen, op.args[SECOND_FACTOR_POSITIONS[op.target]], _widen_node(op)
-    operands = {p.name: convert(values[p.name]) for p in op.parents if p is not factor}
+    convert, wide_node = convert or widen, _widen_node(op)
+    factor_position = SECOND_FACTOR_POSITIONS[op.target]
+    factor = op.args[factor_position]
+    operands = {parent.name: convert(values[parent.name]) for parent in op.parents if parent is not factor}
     whole = values[factor.name]
-    if not _is_large(whole) or any(p is factor for p in op.args[: SECOND_FACTOR_POSITIONS[op.target]]):
-        return widen(compute_node(wide, {**operands, factor.name: convert(whole)}, symbols))
+    is_read_twice = any(argument is factor for argument in op.args[:factor_position])
+    if not _is_large(whole) or is_read_twice:
+        return widen(compute_node(wide_node, {**operands, factor.name: convert(whole)}, symbols))
     columns = max(1, _MAX_WIDE_BYTES // torch.float64.itemsize // max(1, whole.shape[0]))
     parts = []
     for start in range(0, whole.shape[1], columns):
         part = {factor.name: convert(whole[:, start : start + columns])}
         if op.target == "addmm.default":
             bias = op.args[0].name
-            added = operands[bias]
-            is_per_column = added.dim() > 0 and added.shape[-1] > 1
-            part[bias] = added[..., start : start + columns] if is_per_column else added
-        parts.append(compute_node(wide, {**operands, **part}, symbols))
+            addend = operands[bias]
+            is_per_column = addend.dim() > 0 and addend.shape[-1] > 1
+            part[bias] = addend[..., start : start + columns] if is_per_column else addend
+        parts.append(compute_node(wide_node, {**operands, **part}, symbols))
     return torch.cat(parts, 1)
 
 
@@ -304,6 +319,7 @@ def _widen_node(op: Op) -> Op:
 
 
 def _widen_dtypes(value: Any) -> Any:
+    """Replaces element types in nested arguments by wider ones."""
     if isinstance(value, TensorDType):
         return _WIDER.get(value, value)
     if isinstance(value, dict):

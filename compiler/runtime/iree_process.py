@@ -47,10 +47,8 @@ class IreeProcess(ForkedProgram):
 
     def notes(self) -> list[str]:
         artifact = self._artifact
-        targets, driver = (
-            iree_flags.selected_targets(artifact.flags),
-            iree_flags.runtime_driver(artifact.flags, self._threads),
-        )
+        targets = iree_flags.selected_targets(artifact.flags)
+        driver = iree_flags.runtime_driver(artifact.flags, self._threads)
         notes = [f"IREE's code is for {', '.join(targets)}, on its driver {driver}"]
         if artifact.convention.unchecked:
             ops = ", ".join(artifact.convention.unchecked)
@@ -58,17 +56,20 @@ class IreeProcess(ForkedProgram):
         return notes
 
     def _read(self, file: IO[bytes], shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-        remaining = iter(shapes)
-        specs = [(spec, RuntimeShape(spec).at(self._symbols)) for spec in self._convention.results]
-        return [
-            torch.empty(shape, dtype=torch_dtype(spec))
-            if not _has_elements(spec)
-            else self._read_result(spec, file, next(remaining))
-            for spec, shape in specs
-        ]
+        remaining_shapes = iter(shapes)
+        results = []
+        for spec in self._convention.results:
+            if _has_elements(spec):
+                results.append(self._read_result(spec, file, next(remaining_shapes)))
+            else:  # IREE's program does not return it
+                results.append(torch.empty(RuntimeShape(spec).at(self._symbols), dtype=torch_dtype(spec)))
+        return results
 
     def _read_result(self, spec: TensorSpec, file: IO[bytes], shape: tuple[int, ...]) -> torch.Tensor:
-        """Returns the next result in the file, with the dims that IREE returned."""
+        """Returns the next result in the file, with the dims that IREE returned.
+
+        A complex result has its two parts along an additional last dim of `shape`.
+        """
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
         raw = torch.from_numpy(np.load(file))
@@ -86,7 +87,7 @@ def _has_elements(spec: TensorSpec) -> bool:
 
 
 class _Program:
-    """The module, with its arguments on the device."""
+    """A `LoadedCode`: the module of IREE's runtime, with its arguments on the device."""
 
     def __init__(
         self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], threads: int

@@ -1,4 +1,7 @@
-"""Links object files into this process with llvmlite's JIT linker, without MLIR; compiles only trampolines."""
+"""Links object files into this process with llvmlite's JIT linker, without MLIR.
+
+It compiles only small functions: trampolines, those of the caller's IR, and conversions that the processor lacks.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ _BLOCK_FUNCTION_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # float64 to float16.
 _GCC_RUNTIME = "libgcc_s.so.1"
 
+# A function that is called with the address of one block of its arguments.
 BlockFunction = Callable[[int], None]
 
 
@@ -50,10 +54,10 @@ class LinkError(BuddyError):
 
 
 class Library:
-    """Linked objects. Each function of `arities` is called with the address of one block of its arguments.
+    """Linked objects. `library[name]` is a function that is called with the address of one block of its arguments.
 
-    `arities` gives, per function, the number of pointers it takes: a trampoline loads them from the block, so ctypes'
-    limit of 1024 arguments does not apply. `imports` are addresses for undefined symbols of the objects; others are
+    `arities` has the number of words that each function takes: a trampoline loads them from the block, so ctypes' limit
+    of 1024 arguments does not apply. `imports` are addresses for undefined symbols of the objects; others are
     searched in the process. `support` is LLVM IR to link with the objects. `addresses` has the addresses of the
     functions in `exported`.
     """
@@ -95,7 +99,7 @@ def function_sizes(objects: Sequence[bytes]) -> dict[str, int]:
     for image in objects:
         try:
             symbols = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols()
-            sizes |= {s.name: s["st_size"] for s in symbols if s["st_info"]["type"] == "STT_FUNC"}
+            sizes |= {symbol.name: symbol["st_size"] for symbol in symbols if symbol["st_info"]["type"] == "STT_FUNC"}
         except ELFError:
             return {}
     return sizes
@@ -109,6 +113,6 @@ def _unresolved_symbols(objects: Sequence[bytes], provided: set[str]) -> set[str
             symbols = list(ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols())
         except ELFError:
             return set()
-        provided = provided | {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
-        undefined |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+        provided = provided | {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
+        undefined |= {symbol.name for symbol in symbols if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name}
     return {name for name in undefined - provided if not llvm.address_of_symbol(name)}

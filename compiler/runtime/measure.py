@@ -31,7 +31,7 @@ from buddy.compiler.support.timing import LoadMeter
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-T = TypeVar("T")
+T = TypeVar("T")  # the result of an action
 # The numbers of rounds of interleaved timings if the user requests none: rounds stop after `ENOUGH_SECONDS`, because
 # the user waits for the result and the report contains the number of runs.
 MAX_ROUNDS, MIN_ROUNDS = 10, 3
@@ -39,11 +39,11 @@ ENOUGH_SECONDS = 1.0
 
 
 class MemoryTrace:
-    """The bytes that the actions in its context allocate by torch's allocator.
+    """Measures the bytes that torch's allocator allocates in the `with` block.
 
-    Memory that a library allocates itself (MKL, oneDNN) is not counted. `mark` divides the actions: the bytes
-    that are held at that time are `held_at_mark`, and `peak` is the maximum from then on. Both are set when the context
-    ends.
+    Memory that a library allocates itself (MKL, oneDNN) is not counted. Bytes that are held when `mark` is called are
+    `held_at_mark`, and `peak` is the maximum from then on; without a call of `mark`, of the whole block. Both are set
+    when the block ends.
     """
 
     def __init__(self) -> None:
@@ -80,14 +80,15 @@ def measure_peak(action: Callable[[], T]) -> tuple[T, int]:
     return result, trace.peak
 
 
+# Called with what is being done now, and the part that is done, from 0 to 1.
 OnProgress = Callable[[str, float], None]
 
 
 class Side(Protocol):
-    """Another runtime in a run.
+    """Another runtime that runs the same program, to be compared with.
 
-    Each of `calls` makes one call and returns its seconds; `report` compares the results, and gets the seconds of all
-    calls.
+    Each of `calls` makes one call and returns its seconds. `report` compares the results with `expected`; `seconds` has
+    a list for each of `calls`.
     """
 
     calls: list[Callable[[], float]]
@@ -185,9 +186,9 @@ def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]
     `measure_peak` does not count what other threads allocate.
     """
     with ThreadPoolExecutor(1) as pool:
-        packed = pool.submit(program.pack, tensors)
+        packing = pool.submit(program.pack, tensors)
         yield
-        packed.result()
+        packing.result()
 
 
 def make_run_report(
@@ -323,10 +324,10 @@ def time_interleaved(
     """Makes each of `calls`, which return their seconds, once per round, so that machine load affects all alike.
 
     There are `repeats` rounds. If `repeats` is 0, stops after `MAX_ROUNDS` rounds, or after `MIN_ROUNDS` when
-    `ENOUGH_SECONDS` have passed. Returns the seconds of each of `calls`, by round.
+    `ENOUGH_SECONDS` have passed. Returns a list for each of `calls`, with its seconds in each round.
 
-    Rounds start with each call equally often, because the first call finds caches with the data of the work between
-    rounds.
+    Each round starts with another call, because the first one of a round is slower: it finds caches with the data of
+    the work between rounds.
     """
     seconds: list[list[float]] = [[] for _ in calls]
     rounds, start = repeats or MAX_ROUNDS, time.perf_counter()
@@ -341,7 +342,7 @@ def time_interleaved(
 
 
 def summarize_times(seconds: Sequence[float], threads: int) -> Timing:
-    """Returns the median and the quartiles of `seconds`; all are 0 if there are no runs."""
+    """Returns the median and the quartiles of `seconds`, which are 0 without runs; `threads` is stored with them."""
     if not seconds:
         return Timing(0.0, 0.0, 0.0, 0, threads)
     if len(seconds) == 1:
@@ -375,6 +376,7 @@ def _memory_use(
 
 
 def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
+    """Returns a note if the program runs on fewer threads than it was compiled for."""
     if program.threads == artifact.threads:
         return ()
     requested = artifact.threads

@@ -45,6 +45,7 @@ from buddy.compiler.runtime.native_ir import (
 )
 from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, before_first_release, has_released
 
+# CPython's flag of functions that are called with an array of arguments.
 _METH_FASTCALL = 0x80
 # A built-in function of Python that calls a program on its inputs by the native function, and returns the results.
 BuiltinCall = Callable[..., list[torch.Tensor]]
@@ -52,7 +53,7 @@ Shape = tuple[int, ...]
 
 
 class _MethodDefinition(ctypes.Structure):
-    """`PyMethodDef`."""
+    """CPython's `PyMethodDef`: how a built-in function is called."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -64,6 +65,7 @@ class _MethodDefinition(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def _method_definition() -> _MethodDefinition:
+    """Returns the definition of the built-in functions, which CPython reads as long as one of them exists."""
     doc = b"Calls compiled code on its inputs, without Python for each of them."
     return _MethodDefinition(b"compiled", native_function_address(), _METH_FASTCALL, doc)
 
@@ -71,7 +73,8 @@ def _method_definition() -> _MethodDefinition:
 class PackedCopy:
     """The packed copy of a weight, for native functions, which pass it while the weight has the same state.
 
-    Other threads may read the record while it is written, so its source address is cleared first and written last.
+    `record` is what they read. Other threads may read it while it is written, so the address of the weight in it is
+    cleared first and written last.
     """
 
     def __init__(self) -> None:
@@ -86,7 +89,7 @@ class PackedCopy:
     def set(self, source: torch.Tensor, packed: torch.Tensor) -> None:
         """Makes native functions pass `packed` for `source`, if it is dense and PyTorch counts writes to it.
 
-        Keeps the memory of both alive until the next call.
+        Keeps the memory of both alive until the next call of this method.
         """
         self.clear()
         if not native_function_address() or source.is_inference() or not source.is_contiguous():
@@ -125,7 +128,10 @@ class NativeArgument:
 
 @dataclass(frozen=True)
 class NativeResult:
-    """A result of the entry, which passes its address if `is_passed`; `make` allocates a large one."""
+    """A result of the entry, whose address is an argument of the entry if `is_passed`.
+
+    `make` allocates it unless it is small; the native function allocates small results itself.
+    """
 
     shape: Shape
     dtype: torch.dtype
@@ -138,7 +144,7 @@ class NativeResult:
 
 
 class NativeCalls:
-    """Makes the functions that call one program. `native_function_address()` must not be 0.
+    """Makes the built-in functions that call one program. `native_function_address()` must not be 0.
 
     `entry` is the address of the compiled function that takes a block of arguments. `failures` is a number that changes
     if an op in eager fails. `arena` is `None` if the entry takes none. `owner` holds references to the code and its
@@ -297,6 +303,7 @@ def _symbol_addresses() -> dict[str, int]:
 
 
 def _torch_library(name: str) -> ctypes.CDLL | None:
+    """Returns a library of PyTorch that this process has loaded; `None` for another one."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     path = Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
     try:
@@ -306,6 +313,7 @@ def _torch_library(name: str) -> ctypes.CDLL | None:
 
 
 def _symbol_address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> int:
+    """Returns the address of a function of a library; 0 if the function or the library does not exist."""
     function = None if library is None else getattr(library, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -317,7 +325,10 @@ _OBJECT_WORDS, _TENSOR_WORDS = 4, 24
 
 @lru_cache(maxsize=1)
 def _find_layout() -> TensorLayout | None:
-    """Returns the layout; `None` if a known value is not at the same offset in tensors of different kinds."""
+    """Returns the layout of tensors in memory, by a search for values that PyTorch's Python API also returns.
+
+    Returns `None` if such a value is not at the same offset in tensors of different kinds.
+    """
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         plain = torch.empty(2, 3, device="cpu")
         lazy = torch.empty(2, dtype=torch.complex64, device="cpu").conj()
@@ -347,6 +358,7 @@ def dtype_code(dtype: torch.dtype) -> int:
 
 
 def _dispatch_keys(tensor: torch.Tensor) -> int:
+    """Returns the set of dispatch keys of a tensor as a number, one bit for each key."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 

@@ -27,9 +27,10 @@ ANY_ADDRESS, NO_ADDRESS = -2, -1
 class ArgumentRecord(ctypes.Structure):
     """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
 
-    Its tensor is passed as it is if it is dense, has this form, and lies at `address`, unless that is `ANY_ADDRESS`. If
-    `copy` is not null, it is the address of a `CopyRecord`, and its copy is passed if it is that of the tensor.
-    Otherwise `take` is called with the tensor: a Python function that returns the tensor to pass, and its address.
+    Its tensor is passed unchanged if it is dense, has this element type and these sizes, and is at `address`, or at any
+    address if that is `ANY_ADDRESS`. If `copy` is not null, it is the address of a `CopyRecord`, whose copy is passed
+    instead if it is one of this tensor. Otherwise `take` is called with the tensor: a Python function that returns the
+    tensor to pass, and its address.
     """
 
     _fields_ = (
@@ -47,8 +48,8 @@ class ArgumentRecord(ctypes.Structure):
 class CopyRecord(ctypes.Structure):
     """The packed copy of a weight, at `address` in the Python object `tensor`.
 
-    It is passed for a tensor that has the form and the address of `source`, and that PyTorch has not counted a write to
-    since `version`. If `source.address` is `NO_ADDRESS`, there is no copy.
+    It is passed for a tensor that has the form and the address of `source`, and whose version counter is still
+    `version`: PyTorch has counted no write to it. If `source.address` is `NO_ADDRESS`, there is no copy.
     """
 
     _fields_ = (
@@ -102,6 +103,7 @@ class CallRecord(ctypes.Structure):
 
 # ---- the native function ---------------------------------------------------------------------------------------------
 
+# The functions that the native function calls, with their types in LLVM IR, by library.
 # Python 3.10 has `PyObject_CallOneArg` and `PyObject_Vectorcall` in its headers alone, but `PyObject_VectorcallDict` as
 # a symbol.
 PYTHON = {
@@ -118,8 +120,8 @@ TORCH = {
     "aoti_torch_get_data_ptr": "i32 (ptr, ptr)", "aoti_torch_delete_tensor_object": "i32 (ptr)",
     "aoti_torch_empty_strided": "i32 (i64, ptr, ptr, i32, i32, i32, ptr)",
 }  # fmt: skip
-# `THPVariable_Wrap` takes a pointer to a tensor in both forms; the second one may empty the tensor, which the caller
-# deletes.
+# PyTorch's function that makes a Python object of a tensor, `THPVariable_Wrap`, in two versions of PyTorch. Both take a
+# pointer to a tensor; the second one may move the contents out of it, and the caller deletes it.
 WRAP_SYMBOLS = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
 WRAP = "buddy_wrap"
 LIBC = {"clock_gettime": "i32 (i32, ptr)", "memcmp": "i32 (ptr, ptr, i64)"}
@@ -128,7 +130,7 @@ _ARITY_ERROR = "the compiled graph has more inputs"
 # The offset of the class in a Python object; `native_calls` checks it.
 TYPE_OFFSET = 8
 
-# Interned, so that its address is that of a string that lives as long as the process.
+# The name of a tensor's version counter. It is interned, so that the string lives as long as the process.
 _VERSION = sys.intern("_version")
 _RECORDS = {"argument": ArgumentRecord, "copy": CopyRecord, "result": ResultRecord, "call": CallRecord}
 
@@ -138,7 +140,8 @@ class TensorLayout:
     """The memory layout of CPython's and PyTorch's objects, as far as the native function reads them.
 
     `tensor_offset` is the offset in bytes of the tensor in a Python object, `keys_offset` that of the dispatch keys in
-    a tensor. A dense tensor on the CPU has all dispatch keys in `base`, and no keys that are not in `plain`.
+    a tensor. `base` and `plain` are sets of dispatch keys: a dense tensor on the CPU has all keys in `base`, and none
+    that is not in `plain`.
     """
 
     tensor_offset: int
@@ -148,6 +151,7 @@ class TensorLayout:
 
 
 def _declarations() -> str:
+    """Returns the declarations of the functions that the native function calls."""
     functions = {**PYTHON, **TORCH, **LIBC, WRAP: "ptr (ptr)"}
     return "\n".join(f"declare {type_.replace(' (', f' @{name}(')}" for name, type_ in functions.items())
 
@@ -178,7 +182,7 @@ define private i1 @is_plain(ptr %tensor) {{
   ret i1 %is_plain
 }}
 
-; Returns the address of the elements of %object, or -1 if it has to be passed to Python.
+; Returns the address of the elements of %object, or -1 if it does not match %argument and has to be passed to Python.
 define private i64 @address_of(ptr %object, ptr %argument) {{
   %slot = alloca i64
   store i64 0, ptr %slot

@@ -45,23 +45,24 @@ def compare_nodes(
 ) -> NumericsReport:  # fmt: skip
     """Runs `program` on the captured inputs, the reference in lockstep, and each node's own program.
 
-    The program and the reference draw random numbers from the same seed. Raises what an op in eager raises.
+    `graph` is the number of the graph in the report. The program and the reference draw random numbers from the same
+    seed. Raises what an op in eager raises.
     """
     # AOTAutograd may run compiled code under modes that must not affect the reference.
     with torch_threads(threads), torch.no_grad(), _disable_current_modes():
         on_progress("loading the compiled code", 0.0)
-        compared = _Comparison(captured, program, reference, on_progress)
+        comparison = _Comparison(captured, program, reference, on_progress)
         start = time.perf_counter()
-        compared.run()
+        comparison.run()
         seconds = time.perf_counter() - start
-    return compared.report(graph, seconds)
+    return comparison.report(graph, seconds)
 
 
 class _NodeProgram:
     """The compiled program of one node, which several equal nodes may share; it is released after its last use.
 
-    If the node only moves data, `is_settled` is set once it has moved distinguishable elements correctly; the program
-    is then not run again. Weights that the whole program has packed in the same way are taken from `packed`.
+    If the node only moves data (`moves`), `is_settled` is set once it has moved distinguishable elements correctly; the
+    program is then not run again. Weights that the whole program has packed in the same way are taken from `packed`.
     """
 
     def __init__(self, description: NodeProgram, packed: SharedWeights) -> None:
@@ -129,7 +130,11 @@ class _Comparison:
     def _make_node_programs(
         self, descriptions: Sequence[NodeProgram]
     ) -> Iterator[tuple[str, tuple[_NodeProgram, Any, Any]]]:
-        """Yields the stable name of each computing node, with its program, its inputs and its results."""
+        """Yields the stable name of each node with an own program, with the program, its inputs and its results.
+
+        The inputs are names of nodes, the results pairs of a stable name and the index of a result of the node, which
+        is -1 for its only result. A node with several results is stored once, under its own name.
+        """
         packed = self._compiled.packed_copies()
         for description in descriptions:
             node_program = _NodeProgram(description, packed)
@@ -138,6 +143,7 @@ class _Comparison:
                 yield (name if result_index < 0 else self._nodes[name].args[0].stable), (node_program, inputs, results)
 
     def run(self) -> None:
+        """Runs the program and compares its observed values, while the reference computes the nodes up to each."""
         captured = self._captured
         torch.manual_seed(SEED)
         with observe_nodes(self._compare_value):
@@ -188,9 +194,10 @@ class _Comparison:
     def _count_nonfinite_elements(self, op: Op, value: torch.Tensor) -> None:
         """Counts the NaNs and infinities of a reference value, unless it is known to have none.
 
-        A value whose compiled counterpart is finite and within tolerance is finite, and so is a moved finite value.
-        Each element of the operands of a matrix product contributes to the result; if the result is finite, so are the
-        operands, and moved weights need not be read.
+        Counting reads the whole value, so it is left out where possible. A value is finite if the compiled one is
+        finite and within tolerance, or if it moves the elements of a finite value. Moved inputs of the graph, such as
+        transposed weights, are counted at the end, unless they are operands of a matrix product with a finite result:
+        each of their elements contributes to that result.
         """
         deviation, parents = self.own_errors.get(op.stable), [parent.name for parent in op.parents]
         moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # whose result has other elements
@@ -247,6 +254,7 @@ class _Comparison:
     # ---- report ------------------------------------------------------------------------------------------------------
 
     def report(self, graph: int, seconds: float) -> NumericsReport:
+        """Returns the report; `graph` is the number of the graph, `seconds` are those of the run."""
         nodes = tuple(map(self._node_numbers, self._captured.graph.operations))
         first_node, cause = first_beyond_tolerance(nodes)
         notes = list(self._program.notes)
@@ -274,6 +282,7 @@ class _Comparison:
         )
 
     def _node_numbers(self, op: Op) -> NodeNumbers:
+        """Returns the entry of a node in the report."""
         name = op.stable
         nans, infs = self.nonfinite_counts.get(name, (0, 0))
         meta = next((meta for meta in op.metas if meta is not None), None)
@@ -303,17 +312,15 @@ class _Comparison:
         by_name = {numbers.node: numbers for numbers in nodes}
         for kind_index, kind in enumerate(("nan", "inf")):
             inputs = _InputsWithNonfinite(self._tensors, kind_index)
-            for side, has in (
+            for side, has_nonfinite in (
                 ("eager", _eager_has(by_name, kind_index)),
                 ("compiled", _compiled_has(by_name, kind_index)),
             ):
-                origin = self._find_origin(has, inputs)
+                origin = self._find_origin(has_nonfinite, inputs)
                 if origin is not None:
                     yield NanOrigin(kind, side, *origin)  # type: ignore[arg-type]
 
-    def _find_origin(
-        self, has: Callable[[Op, Mapping[str, bool]], bool], inputs: _InputsWithNonfinite
-    ) -> tuple[str, bool] | None:
+    def _find_origin(self, has_nonfinite: HasNonfinite, inputs: _InputsWithNonfinite) -> tuple[str, bool] | None:
         """Returns the first node that has a NaN (or infinity) while its operands have none, and False.
 
         Without such a node, returns the first node that gets it from an input of the graph, and True; else `None`.
@@ -321,7 +328,7 @@ class _Comparison:
         has_by_name: dict[str, bool] = {}
         first_from_input = ""
         for op in self._nodes.values():
-            has_by_name[op.name] = has(op, has_by_name)
+            has_by_name[op.name] = has_nonfinite(op, has_by_name)
             if not has_by_name[op.name] or any(has_by_name.get(parent.name, False) for parent in op.parents):
                 continue
             if not any(parent.name in inputs for parent in op.parents):
@@ -370,7 +377,7 @@ def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfi
     If it is unobserved, tests the result of the node's own program; without one, the operands and the reference.
     """
 
-    def has(op: Op, has_by_name: Mapping[str, bool]) -> bool:
+    def compiled_value_has(op: Op, has_by_name: Mapping[str, bool]) -> bool:
         numbers = nodes[op.stable]
         deviation = numbers.error or numbers.own_error
         if deviation is not None:
@@ -380,7 +387,7 @@ def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfi
             and (numbers.nans, numbers.infs)[kind_index] > 0
         )
 
-    return has
+    return compiled_value_has
 
 
 def _result(value: torch.Tensor, index: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 
+# The function that the process runs.
 PROCESS = "buddy.compiler.codegen.gpu.driver:serve"
 # The alignment of tensors in shared memory, in bytes.
 _ALIGNMENT = 64
@@ -55,6 +56,7 @@ class LoadedDeviceProgram:
         count = len(artifact.arguments)
         self._lock = threading.Lock()
         self._kernel_milliseconds: list[float] = []
+        # The mapping and the process keep the memory alive after the descriptor is closed.
         with _shared_memory(max(1, size)) as fd:
             memory = mmap.mmap(fd, max(1, size))
             self._buffers = [_tensor_at(memory, region) for region in regions]
@@ -62,12 +64,12 @@ class LoadedDeviceProgram:
                 self._worker = BlockingWorker(PROCESS, DeviceReply | DeviceFailed, log=2, keep=(fd,))
             except OSError as error:
                 raise GpuRunError(f"the process for the GPU did not start: {error}") from error
-            end = weakref.finalize(self, self._worker.end)
+            end_worker = weakref.finalize(self, self._worker.end)
             request = LoadOnDevice(artifact.device, fd, size, tuple(regions[:count]), tuple(regions[count:]))
             try:
                 self._name = self._request(request).device
             except GpuRunError:
-                end()
+                end_worker()
                 raise
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
@@ -142,6 +144,7 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _check_input(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns an input without autograd history. Raises `ValueError` for another shape or element type."""
     shape, dtype = _shape(argument.spec), torch_dtype(argument.spec)
     if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
         raise ValueError(f"input {argument.source} is {tuple(tensor.shape)} {tensor.dtype}, not {shape} {dtype}")

@@ -19,8 +19,8 @@ import torch
 
 from buddy.compiler.protocol.artifact import FORK
 
-# The function that each thread of a team runs: it asks the runtime for its number, and calls the task of a job, which
-# is {task, data}.
+# The function that each thread of a team runs: it asks the runtime for the number of the thread, and calls the task of
+# a job, which is {task, data}.
 _MEMBER_FUNCTION = """
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
@@ -93,9 +93,10 @@ Lookup = Callable[[str], int]
 
 @dataclass(frozen=True)
 class ForkDefinition:
-    """A definition of `buddy_fork` as LLVM IR, the addresses that it calls, and their library.
+    """A definition of `buddy_fork` as LLVM IR, the addresses of the functions that it calls, and their library.
 
-    `library` is "" if no runtime was found: the calling thread then does all the work.
+    `buddy_fork(task, data, threads)` calls `task(data, number, threads)` on each thread of a team. `library` is "" if
+    no runtime was found: the calling thread then does all the work.
     """
 
     ir: str
@@ -151,6 +152,8 @@ def _windows_lookups() -> Iterator[Lookup]:
 
 
 def _lookup_in(library: ctypes.CDLL) -> Lookup:
+    """Returns a look-up of the symbols of a library."""
+
     def find(name: str) -> int:
         try:
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

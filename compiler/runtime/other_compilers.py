@@ -51,7 +51,9 @@ def run_and_compare_with_native(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """Does what `run_and_compare` does for the program of another compiler, and compares with `native`.
+    """Does what `run_and_compare` does for the program of another compiler, and compares it with `native`.
+
+    `native` is this compiler's code of the same graph.
 
     The program is in a separate process, forked before torch has threads. Loading includes one call. Raises what
     `process` raises; errors of `native` are in its part of the report.
@@ -63,12 +65,12 @@ def run_and_compare_with_native(
         load_seconds = process.wait_until_loaded()
         report_progress(f"running {COMPILER_NAMES[process.backend]}, this compiler's code and eager", 0.0)
         results = process.call()
-        native_code = _NativeSide(captured, native)
+        native_side = _NativeSide(captured, native)
         torch.manual_seed(SEED)
         expected = run_eager(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.time_call, *native_code.calls, lambda: time_call(lambda: run_eager_to_time(captured))[1]]
+        calls = [process.time_call, *native_side.calls, lambda: time_call(lambda: run_eager_to_time(captured))[1]]
         # The program runs in another process.
         meter = LoadMeter(in_this_process=False)
         seconds = time_interleaved(calls, repeats, report_progress)
@@ -85,14 +87,14 @@ def run_and_compare_with_native(
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         backend=process.backend,
-        sides=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
+        sides=(native_side.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
         load=machine_load,
         equal_nan=equal_nan,
     )
 
 
 class _NativeSide:
-    """This compiler's code of the same graph: its results, and calls to time; empty if it failed."""
+    """A `Side`: this compiler's code of the same graph, its results, and calls to time; without these if it failed."""
 
     def __init__(self, captured: CapturedGraph, code: NativeCode) -> None:
         self._code, self._problem = code, code.problem
@@ -119,6 +121,7 @@ class _NativeSide:
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
         seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
     ) -> SideReport:  # fmt: skip
+        """Returns the comparison with the reference and the timing; only the problem if the code failed."""
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
         outputs = compare_with_reference(captured, reference, self._results, expected, equal_nan)

@@ -30,7 +30,7 @@ _log = logging.getLogger("buddy.runner")
 
 
 class ChosenPositions(NamedTuple):
-    """Positions in `operand` along `dim`, or among all elements if it is `None`.
+    """A result that consists of positions in `operand` along `dim`, or among all elements if `dim` is `None`.
 
     `takes_first` is true if the op has to select the first one of equal elements.
     """
@@ -58,6 +58,8 @@ def allowed_margin(
     captured: CapturedGraph, choice: ChosenPositions, compiled: torch.Tensor, eager: torch.Tensor, multiple: float
 ) -> float:
     """Returns the allowed difference between elements that correct runs may select; 0 if `compiled` exceeds it.
+
+    `compiled` and `eager` are the positions that both runs returned.
 
     The margin is `multiple` times twice the maximum difference of eager from double precision. It is also 0 if
     `compiled` has duplicates or is out of range, and if the graph is random or cannot run in double precision.
@@ -109,6 +111,7 @@ def _has_duplicates(choice: ChosenPositions, x: torch.Tensor, positions: torch.T
 
 
 def _select(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
+    """Returns the elements of `x` at `positions` along `dim`, which may have lost that dim, as of `argmax`."""
     if dim is None or not x.dim():
         return x.reshape(-1)[positions.reshape(-1)]
     has_same_rank = positions.dim() == x.dim()

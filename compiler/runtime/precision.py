@@ -22,7 +22,11 @@ INT4_LIMIT = 7
 
 
 class _Product(NamedTuple):
-    """The position of the first of two consecutive operands, and a letter for each dim of both and of the result."""
+    """A product of two operands, which are consecutive arguments of an op.
+
+    `first` is the position of the first operand. `a`, `b` and `out` have a letter for each dim of the operands and of
+    the result, as in `torch.einsum`.
+    """
 
     first: int
     a: str
@@ -50,7 +54,7 @@ def compute_in_precision(precision: str, op: Op, arguments: list[Any], keywords:
     if op.target == "convolution.default":
         x, weight, *others = arguments
         return torch.ops.aten.convolution(x.bfloat16().to(x.dtype), weight.bfloat16().to(weight.dtype), *others)
-    if op.target in _ATTENTION:
+    if op.target in _IS_CAUSAL_POSITIONS:
         return _attention_in_bfloat16(op.target, arguments, keywords)
     product = _PRODUCTS[op.target]
     a, b = arguments[product.first : product.first + 2]
@@ -65,36 +69,36 @@ def compute_in_precision(precision: str, op: Op, arguments: list[Any], keywords:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-# The positions of `dropout_p` and `is_causal` among the arguments of attention ops.
-_ATTENTION = {
-    "_scaled_dot_product_flash_attention_for_cpu.default": (3, 4),
-    "scaled_dot_product_attention.default": (4, 5),
+# The position of `is_causal` among the arguments of attention ops; where it is 5, that of `attn_mask` is 3.
+_IS_CAUSAL_POSITIONS = {
+    "_scaled_dot_product_flash_attention_for_cpu.default": 4,
+    "scaled_dot_product_attention.default": 5,
 }
 
 
 def _attention_in_bfloat16(target: str, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
-    """Returns the results of attention whose products have operands in bfloat16, in the blocks of `ops.attention`.
+    """Returns the results of attention whose products have operands in bfloat16.
 
-    Exponentials are relative to the maximum so far when they are rounded, so the order of the blocks matters.
+    It is computed in the blocks of `ops.attention`. Exponentials are relative to the maximum of the blocks so far when
+    they are rounded, so the order of the blocks matters.
     """
     q, k, v = arguments[:3]
-    causal_position = _ATTENTION[target][1]
+    causal_position = _IS_CAUSAL_POSITIONS[target]
     causal = arguments[causal_position] if len(arguments) > causal_position else keywords.get("is_causal", False)
     mask = keywords.get("attn_mask", arguments[3] if causal_position == 5 and len(arguments) > 3 else None)
     scale = keywords.get("scale")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    sharing = q.shape[-3] // k.shape[-3]
-    k, v = (x.repeat_interleave(sharing, -3) if sharing > 1 else x for x in (k, v))
+    repeats = q.shape[-3] // k.shape[-3]  # the number of heads of q that read one head of k and v
+    k, v = (x.repeat_interleave(repeats, -3) if repeats > 1 else x for x in (k, v))
     wide = q.dtype
     q, k, v = (x.bfloat16().to(wide) for x in (q, k, v))
     (rows, keys), shape = (q.shape[-2], k.shape[-2]), [*q.shape[:-1], v.shape[-1]]
-    # In the order of the dims of `q` in memory, as eager's results, whose views the program may contain.
+    # The result has the dims of `q` in the same order in memory, like eager's, because the program may view it.
     order = sorted(range(q.dim()), key=lambda dim: -q.stride(dim))
     result = q.new_empty([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(q.dim())])
     scores = (q @ k.transpose(-1, -2)) * scale
-    scores = (
-        scores if mask is None else scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    )
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     if causal:
         scores = scores.masked_fill(~torch.ones(rows, keys, dtype=torch.bool).tril(), -torch.inf)
     block_rows, block_keys = block_sizes(rows, bool(causal))
@@ -143,21 +147,22 @@ def _in_bfloat16(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) ->
 
 
 def _in_bfloat16_pairs(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    """Multiplies operands that are sums of two bfloat16 numbers, without the product of both rests."""
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
     return _einsum(a_high, b_high, product) + (_einsum(a_high, b_low, product) + _einsum(a_low, b_high, product))
 
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns two bfloat16 numbers with the sum `x`, up to rounding, in the type of `x`; the first is `x` rounded."""
+    """Returns two tensors of bfloat16 numbers, in the type of `x`: `x` rounded, and the rest, rounded."""
     high = x.bfloat16().to(x.dtype)
     return high, (x - high).bfloat16().to(x.dtype)
 
 
 def quantise(x: torch.Tensor, letters: str, out: str, limit: int = INT8_LIMIT) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `x` rounded to integers from `-limit` to `limit`, in the type of `x`, and their scales.
+    """Returns `x` divided by scales and rounded to integers from `-limit` to `limit`, and the scales.
 
-    `letters` has a letter for each dim. There is a scale for each index of the dims whose letters are in `out`; the
-    other dims have size 1 in the tensor of scales.
+    Both are in the type of `x`. `letters` has a letter for each dim of `x`. There is a scale for each index of the dims
+    whose letters are in `out`; the other dims have size 1 in the tensor of scales.
     """
     dims = [i for i, letter in enumerate(letters) if letter not in out]
     magnitude = x.abs()
@@ -168,6 +173,7 @@ def quantise(x: torch.Tensor, letters: str, out: str, limit: int = INT8_LIMIT) -
 
 
 def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    """Multiplies both operands as 8-bit integers."""
     (a_steps, a_scale), (b_steps, b_scale) = quantise(a, product.a, product.out), quantise(b, product.b, product.out)
     # Sums of these integers are exact in double precision.
     sums = _einsum(a_steps.double(), b_steps.double(), product).to(a.dtype)
@@ -175,6 +181,7 @@ def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) ->
 
 
 def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    """Multiplies with the weight as 8-bit integers: the second operand if it is a parameter, else the first one."""
     if _is_parameter(op.args[product.first + 1]):
         steps, scale = quantise(b, product.b, product.out)
         return _einsum(a, steps, product) * _align_scale(scale, product.b, product.out)
@@ -202,6 +209,7 @@ def _round_groups(weights: torch.Tensor, letters: str, out: str, group_size: int
     return (steps * scale).flatten(dim, dim + 1)
 
 
+# The function that multiplies in each precision, called with both operands, the product, and the op.
 _ARITHMETIC: Mapping[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]] = {
     "bf16x3": _in_bfloat16_pairs,
     "bf16": _in_bfloat16,
@@ -212,7 +220,7 @@ _ARITHMETIC: Mapping[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], t
 
 
 def _align_scale(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:
-    """Returns a scale in the order of the result's dims, to be broadcast to the result."""
+    """Returns a scale, which has the dims `letters`, with the dims `out` of the result: it broadcasts to the result."""
     common = "".join(letter for letter in letters if letter in out)
     sizes = dict(zip(letters, scale.shape, strict=True))
     order = "".join(letter for letter in out if letter in common)

@@ -57,12 +57,14 @@ def _run_layer(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Runs one direction of a layer by PyTorch's `function`, such as `torch.lstm`.
 
-    With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and the last
-    states.
+    `weights` are the input weight, the hidden weight, two biases, and perhaps a projection, or None for those that the
+    layer lacks. With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and
+    the last states.
     """
-    given_weights, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
+    given_weights = [weight for weight in weights if weight is not None]
+    stacked = [state[None] for state in states]
     hidden, has_biases = stacked if len(stacked) > 1 else stacked[0], weights[2] is not None
-    # One layer of one direction, without dropout, not in training.
+    # One layer, without dropout, not in training, in one direction.
     options = (given_weights, has_biases, 1, 0.0, False, False)
     if batch_sizes is None:
         output, *last = function(steps.flip(0) if reverse else steps, hidden, *options, False)
@@ -113,6 +115,7 @@ def _rnn_layer(
 
 
 def _step_order(count: int, reverse: bool) -> Iterable[int]:
+    """Returns the numbers of `count` steps in the order in which they are computed."""
     return reversed(range(count)) if reverse else range(count)
 
 
@@ -123,6 +126,7 @@ def _stack_steps(per_step: Sequence[Sequence[torch.Tensor]], reverse: bool) -> l
 
 
 def _reject_unsupported(*unsupported: TensorOrNone) -> None:
+    """Raises `NotImplementedError` for arguments that the overloads `saving` do not support."""
     if any(value is not None for value in unsupported):
         raise NotImplementedError("packed sequences and projections have no gradients: use the op without `.saving`")
 
@@ -222,18 +226,23 @@ def _states_before(first: torch.Tensor, states: torch.Tensor, reverse: bool) -> 
 
 
 def _save_for_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    """Saves what the gradients need: the inputs, and all results but the last states."""
-    states = 2 if len(output) == 5 else 1
-    tensors = [value for value in inputs[: states + 5] if isinstance(value, torch.Tensor)]
-    ctx.count, ctx.has_biases, ctx.options = len(tensors), inputs[states + 3] is not None, inputs[states + 5 :]
-    ctx.save_for_backward(*tensors, output[0], *output[1 + states :])
+    """Saves what the gradients need: the tensors among the inputs, and all results but the last states.
+
+    The inputs are the steps, the states, four weights and biases, and options. An LSTM has two states and five results.
+    """
+    n_states = 2 if len(output) == 5 else 1
+    n_tensors = 1 + n_states + 4
+    tensors = [value for value in inputs[:n_tensors] if isinstance(value, torch.Tensor)]
+    first_bias = inputs[1 + n_states + 2]
+    ctx.has_biases, ctx.options = first_bias is not None, inputs[n_tensors:]
+    ctx.save_for_backward(*tensors, output[0], *output[1 + n_states :])
 
 
 def _gradients_of_weights(
     ctx: Any, steps: torch.Tensor, before: torch.Tensor, input_weight: torch.Tensor, input_sums: torch.Tensor,
     state_sums: torch.Tensor,
 ) -> tuple[torch.Tensor, list[TensorOrNone]]:  # fmt: skip
-    """Returns the gradients of the steps, and those of the weights and biases.
+    """Returns the gradient of the steps, and those of the two weights and the two biases (None without biases).
 
     `before` are the states before each step. `input_sums` and `state_sums` are the gradients of the sums over the
     inputs and over the states, [time, batch, columns].

@@ -49,6 +49,7 @@ class _Release:
 # The released and the restored weights, by the address of the memory that read as NaN, until this memory is unmapped.
 _released: dict[int, _Release] = {}
 _restored: set[int] = set()
+# The descriptor of the file in memory; -1 before the first release.
 _file = -1
 _actions_before_release: list[Callable[[], None]] = []
 _has_released = False
@@ -95,15 +96,15 @@ def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
 
 def restore(weight: torch.Tensor) -> None:
     """Writes the elements of a released weight to its memory again; does nothing for other tensors."""
-    entry = _released.pop(weight.data_ptr(), None) if _released else None
-    if entry is None:
+    released = _released.pop(weight.data_ptr(), None) if _released else None
+    if released is None:
         return
     _restored.add(weight.data_ptr())
-    if _is_untouched(weight):
+    if _is_untouched(weight):  # otherwise it has been written, and has new elements
         bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
-        positions, packed = _positions_of_packed(weight, entry.pack), entry.packed.reshape(-1).view(bits.dtype)
-        holds_element = positions > 0
-        bits[positions[holds_element] - 1] = packed[holds_element]
+        positions, packed = _positions_of_packed(weight, released.pack), released.packed.reshape(-1).view(bits.dtype)
+        is_element = positions > 0
+        bits[positions[is_element] - 1] = packed[is_element]
 
 
 def restore_among(tensors: Iterable[object]) -> None:
@@ -115,8 +116,8 @@ def restore_among(tensors: Iterable[object]) -> None:
 
 def restore_all() -> None:
     """Restores all released weights of this process."""
-    for entry in list(_released.values()):
-        weight = entry.weight()
+    for released in list(_released.values()):
+        weight = released.weight()
         if weight is not None:
             restore(weight)
 
@@ -143,25 +144,26 @@ def return_free_memory() -> None:
 def _positions_of_packed(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
     """Returns the position in memory order in `weight`, from 1, of each packed element; 0 for padding."""
     count, total = weight.numel(), 0
-    # Positions that do not fit into an element are packed in parts.
+    # Positions are packed as the bits of elements, in parts if they do not fit into an element.
     bits_per_part = 8 * weight.itemsize if weight.itemsize > 2 else 15
     for shift in range(0, max(1, count.bit_length()), bits_per_part):
         part = torch.arange(1, count + 1) >> shift
         part = (part & ((1 << min(bits_per_part, 63)) - 1)).to(_BITS[weight.itemsize])
-        numbers = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
-        _in_memory_order(numbers).copy_(part.view(weight.dtype))
-        total = total + (pack(numbers).reshape(-1).view(part.dtype).long() << shift)
+        positions = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
+        _in_memory_order(positions).copy_(part.view(weight.dtype))
+        total = total + (pack(positions).reshape(-1).view(part.dtype).long() << shift)
     assert isinstance(total, torch.Tensor)
     return total
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of the elements of a dense tensor as a vector, in the order of their addresses."""
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
     """Returns the sum of the elements' bits as integers, which neither the order of elements nor added zeros change."""
-    bits = tensor.detach().as_strided((tensor.numel(),), (1,)).view(_BITS[tensor.itemsize]).numpy()
+    bits = _in_memory_order(tensor).view(_BITS[tensor.itemsize]).numpy()
     return int(np.add.reduce(bits, dtype=np.int64))
 
 
@@ -187,6 +189,7 @@ def _memory_of_nan(like: torch.Tensor) -> torch.Tensor:
 
 
 def _map_memory(address: int, size: int, protection: int, flags: int, file: int) -> int:
+    """Calls `mmap` of the C library, and returns the address of the memory. Raises `MemoryError` if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -197,6 +200,7 @@ def _map_memory(address: int, size: int, protection: int, flags: int, file: int)
 
 
 def _unmap_memory(address: int, size: int) -> None:
+    """Unmaps the memory that a released weight had, and forgets the weight."""
     _released.pop(address, None)
     _restored.discard(address)
     ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))

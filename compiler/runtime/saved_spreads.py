@@ -69,17 +69,18 @@ def may_be_saved(captured: CapturedGraph, expected: Sequence[object]) -> bool:
     tensors = [*captured.tensors, *(value for value in expected if isinstance(value, torch.Tensor))]
     if sum(tensor.nbytes for tensor in tensors if _has_bytes(tensor)) < _MIN_BYTES:
         return False
-    is_ours = all(is_built_in(type(op)) and not isinstance(op, EagerOp) for op in captured.graph.body)
-    return is_ours and all(map(_has_bytes, tensors)) and not captured.user_lowerings()
+    has_only_built_in_ops = all(is_built_in(type(op)) and not isinstance(op, EagerOp) for op in captured.graph.body)
+    return has_only_built_in_ops and all(map(_has_bytes, tensors)) and not captured.user_lowerings()
 
 
 def _has_bytes(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor's elements are its bytes, which they are not in a subclass or another layout."""
+    """Returns whether the bytes of a tensor determine its elements, as they may not in a subclass or another layout."""
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_quantized
     return is_plain and tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
 def _key(captured: CapturedGraph, expected: Sequence[object]) -> str:
+    """Returns the key of the spreads on disk: a digest of all that they depend on."""
     results = [value for value in expected if isinstance(value, torch.Tensor)]
     tensors = [*captured.tensors, *results, *([] if captured.random_state is None else [captured.random_state])]
     return digest(

@@ -1,18 +1,5 @@
 """Measures how much the results of two correct runs of a program may differ, on the program itself.
 
-Each op is computed in double precision on the values of this run, and its result is rounded to its element type up or
-down at random, with zero mean error (stochastic rounding, as in the CESTAC method: Vignes, 1993). Values that the type
-represents exactly do not change, so ops that move or select elements have no errors.
-
-A sum of products is rounded once per addend, and its order depends on the kernel. The error of a sequential sum in
-float32 is modelled as a random walk with independent rounding errors (Higham and Mary, 2019): its deviation is
-u sqrt(S / 3), where u is the unit roundoff and S the sum of the squares of all n partial sums. S is estimated by
-n (Q / 2 + s² / 3), where Q is the sum of the squares of the addends and s the result: the first term holds on average
-for addends of random sign, the second one for equal addends.
-
-Convolutions of 3x3 windows in bfloat16 may be computed by Winograd's algorithm, which rounds sums of operands. The runs
-with random errors therefore compute them so (`runtime.winograd`).
-
 Each op rounds its result, and later ops may magnify or hide that error. So unless a result is within a few roundings of
 eager's, the program also runs in double precision, node by node. The *spread* is the difference of eager from that run.
 Compiled code that is as accurate as eager has errors of the same size, with other signs. Three measures of its
@@ -25,7 +12,7 @@ difference from eager are compared with those of the spread, and each may be `MU
 
 The errors of eager may be small by chance, or because it splits its sums. So if a result exceeds a limit, the spreads
 of up to `MAX_FURTHER_RUNS` further runs are computed, with random errors of the size of those of sequential sums in
-float32. The result is wrong if it also exceeds the limits of the largest spreads.
+float32 (`runtime.random_rounding`). The result is wrong if it also exceeds the limits of the largest spreads.
 
 PyTorch does not have the ops of an ONNX model. If it rounds to integers, the spreads are those of the reference with
 errors of the size of roundings in its float ops (`CapturedGraph.disturbed`), and allow integers of 8 bits to differ.
@@ -39,14 +26,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 import torch
 
-from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime import saved_spreads
@@ -60,99 +45,13 @@ from buddy.compiler.runtime.compare import (
     tolerance_check,
 )
 from buddy.compiler.runtime.graph_interpreter import (
-    NO_PRECISIONS,
-    SECOND_FACTOR_POSITIONS,
     SEED,
     LockstepInterpreter,
-    Precisions,
     compute_results,
-    product_in_double,
     symbol_values,
-    widen,
 )
 from buddy.compiler.runtime.positions import allowed_margin, chosen_positions_of
-from buddy.compiler.runtime.torch_values import to_torch_dtype
-from buddy.compiler.runtime.winograd import can_use_winograd, convolve
-
-# For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
-_FIRST_FACTOR_POSITIONS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
-_SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
-
-
-class RandomRoundingInterpreter(LockstepInterpreter):
-    """A `LockstepInterpreter` that rounds at random, with a generator of its own, which starts from `seed`."""
-
-    def __init__(
-        self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int,
-        precisions: Precisions = NO_PRECISIONS,
-    ) -> None:  # fmt: skip
-        super().__init__(graph, tensors, symbols, (), "float64", precisions=precisions)
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def _compute(self, op: Op) -> torch.Tensor:
-        value = super()._compute(op)
-        if self._precisions.get(op.stable) == "bf16" and can_use_winograd(op, self._operand):
-            value = convolve(self._operand(op, 0), self._operand(op, 1), op.args[4])
-            if op.args[2] is not None:
-                value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
-        n_addends = _number_of_addends(op, self._operand)
-        if n_addends > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
-            value = value + self._error_of_sum(op, value, n_addends)
-        return self._round(value, op)
-
-    def _operand(self, op: Op, index: int) -> torch.Tensor:
-        value: torch.Tensor = self.value(op.args[index].name)
-        return value
-
-    def _error_of_sum(self, op: Op, value: torch.Tensor, n_addends: float) -> torch.Tensor:
-        """Returns random errors of `value`, the result of `op`: sums or means of `n_addends` addends each."""
-        values = {p.name: self.value(p.name) for p in op.parents}
-        if op.target in SECOND_FACTOR_POSITIONS and op.stable not in self._precisions:
-            squares = product_in_double(op, values, self._symbols, lambda value: widen(value).square())
-        else:
-            squares = self.compute_alone(op, {name: widen(value).square() for name, value in values.items()})
-        scale = n_addends if op.target in _MEANS else 1.0
-        squared_partial_sums = n_addends * (squares * scale / 2 + (value * scale).square() / 3)
-        deviation = torch.finfo(torch.float32).eps / 2 * (squared_partial_sums / 3).sqrt() / scale
-        return deviation * torch.randn(value.shape, generator=self._generator, dtype=torch.float64)
-
-    def _round(self, value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
-        if isinstance(value, (list, tuple)):
-            return [self._round(item, op, number) for number, item in enumerate(value)]
-        meta = op.metas[index] if index < len(op.metas) else None
-        if not isinstance(value, torch.Tensor) or meta is None:
-            return value
-        return round_at_random(value, to_torch_dtype(meta.dtype), self._generator)
-
-
-def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
-    """Returns the number of addends of each element of the result; 0 if `op` does not compute sums."""
-    if op.target in _FIRST_FACTOR_POSITIONS:
-        return operand(op, _FIRST_FACTOR_POSITIONS[op.target]).shape[-1]
-    if op.target == "convolution.default":
-        weight, is_transposed, groups = operand(op, 1), bool(op.args[6]), int(op.args[8])
-        return weight[:, 0].numel() / groups if is_transposed else weight[0].numel()
-    if op.target in _SUMS | _MEANS:
-        results = op.metas[0].shape if op.metas and op.metas[0] else ()
-        return operand(op, 0).numel() / max(1, math.prod(int(size) for size in results))
-    return 0
-
-
-def round_at_random(value: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Rounds a double-precision tensor to `dtype`: each element to one of its two neighbours in it, at random."""
-    if value.is_complex():
-        part = {torch.complex64: torch.float32, torch.complex32: torch.float16}.get(dtype, torch.float64)
-        real, imaginary = (round_at_random(x, part, generator) for x in (value.real, value.imag))
-        return torch.complex(real.double(), imaginary.double()).to(dtype)
-    if not value.is_floating_point() or not dtype.is_floating_point or dtype in (torch.float64, value.dtype):
-        return value.to(dtype)
-    # The distance between neighbours of x = m 2^e with 1/2 <= m < 1.
-    _, exponent = torch.frexp(value)
-    step = torch.ldexp(torch.full_like(value, torch.finfo(dtype).eps), exponent - 1)
-    moved = value + (torch.rand(value.shape, generator=generator, dtype=torch.float64) - 0.5) * step
-    nearest = value.to(dtype)
-    return torch.where(nearest == value, nearest, moved.to(dtype))
-
+from buddy.compiler.runtime.random_rounding import RandomRoundingInterpreter
 
 # The maximum errors of two equally accurate runs add up to twice the spread if they occur at the same element. The
 # value 4 also accepts compiled code whose errors are three times those of eager.
@@ -275,7 +174,10 @@ def judge_result(
 
 
 def _as_numbers(captured: CapturedGraph, value: torch.Tensor) -> torch.Tensor:
-    """Returns a result; as floats if its elements are quantised numbers, which roundings may change by a step."""
+    """Returns a result of `captured`: unchanged, or as floats if its elements are quantised numbers.
+
+    Roundings may change these by a step.
+    """
     is_quantised = captured.disturbed is not None and value.dtype in (torch.int8, torch.uint8)
     return value.float() if is_quantised else value
 
@@ -308,13 +210,12 @@ def is_within_spread(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread
     """
     eager_values = eager.to(_DOUBLE_TYPES[eager.is_complex()])
     compiled_values = compiled.to(eager_values.dtype)
-    if not bool(
-        (
-            (compiled_values == eager_values)
-            | (compiled_values.isnan() & eager_values.isnan())
-            | (compiled_values.isfinite() & eager_values.isfinite())
-        ).all()
-    ):
+    is_comparable = (
+        (compiled_values == eager_values)
+        | (compiled_values.isnan() & eager_values.isnan())
+        | (compiled_values.isfinite() & eager_values.isfinite())
+    )
+    if not bool(is_comparable.all()):
         return False
     return _is_small(spread, eager) and all(check.ok for check in _error_checks(compiled, eager, spread))
 
@@ -334,27 +235,24 @@ def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -
 
     A few roundings are allowed for any spread.
     """
-    difference, magnitude, few_roundings = (
-        measure_difference(compiled, eager),
-        _magnitude(eager),
-        _few_roundings(eager.dtype),
-    )
+    difference, magnitude = measure_difference(compiled, eager), _magnitude(eager)
+    few_roundings = _few_roundings(eager.dtype)
     checks = []
-    for error_name, error, of_spread, size, size_name in (
+    for error_name, error, error_of_spread, size, size_name in (
         ("max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"),
         ("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager"),
     ):
         rule = f"{few_roundings:.1e} x {size_name} {size:.2g}"
-        if MULTIPLE * of_spread > few_roundings * size:
-            rule = f"{MULTIPLE:g} x spread {of_spread:.1e}"
-        checks.append(ErrorCheck(error_name, error, max(MULTIPLE * of_spread, few_roundings * size), rule))
+        if MULTIPLE * error_of_spread > few_roundings * size:
+            rule = f"{MULTIPLE:g} x spread {error_of_spread:.1e}"
+        checks.append(ErrorCheck(error_name, error, max(MULTIPLE * error_of_spread, few_roundings * size), rule))
     rms_limit = checks[1].allowed
     for dim, rms in difference.slices.items():
         if dim not in spread.slices:
             continue
         limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_limit)
         worst = int((rms - limits).argmax())
-        index = ", ".join(str(worst) if each == dim else ":" for each in range(eager.dim()))
+        index = ", ".join(str(worst) if axis == dim else ":" for axis in range(eager.dim()))
         rule = f"{MULTIPLE:g} x spread of the slice, at least the limit of all"
         checks.append(ErrorCheck(f"rms error of [{index}]", float(rms[worst]), float(limits[worst]), rule))
     return tuple(checks)
@@ -391,6 +289,7 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 
 def _measure_spreads(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
+    """Does what `measure_spreads` does, without caches."""
     try:
         if captured.disturbed is not None:
             captured.exact_results = list(expected)
@@ -425,12 +324,12 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
                 return captured.further_spreads[seed]
             if not captured.exact_results:  # the spreads were on disk
                 _run_in_double(captured)
-            run = _run_with_random_errors(captured, seed)
+            results = _run_with_random_errors(captured, seed)
         except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)
             return ()
         measured = (
-            measure_difference(rounded, exact) for rounded, exact in zip(run, captured.exact_results, strict=True)
+            measure_difference(rounded, exact) for rounded, exact in zip(results, captured.exact_results, strict=True)
         )
         captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
@@ -445,17 +344,19 @@ def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, .
     if not captured.exact_results:  # the spreads were on disk
         assert captured.eager is not None
         captured.exact_results = captured.eager(captured.tensors)
-    one, other = (
+    # Both runs have the same errors, with opposite signs.
+    first_run, second_run = (
         [
             measure_difference(_as_numbers(captured, value), _as_numbers(captured, exact))
             for value, exact in zip(run, captured.exact_results, strict=True)
         ]
         for run in captured.disturbed(captured.tensors, seed)
     )
-    return tuple(a.maximum_with(b)._replace(is_complete=False) for a, b in zip(one, other, strict=True))
+    return tuple(a.maximum_with(b)._replace(is_complete=False) for a, b in zip(first_run, second_run, strict=True))
 
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Tensor]:
+    """Returns the results of a run that rounds at random, by `seed`."""
     with _generator_from(captured.random_state):
         return RandomRoundingInterpreter(
             captured.graph, captured.tensors, _symbols(captured), seed, captured.precisions
@@ -481,20 +382,22 @@ def _generator_from(random_state: torch.Tensor | None) -> Iterator[None]:
 
 
 def measure_difference(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
-    """Returns the differences of elements that are finite in both; 0 for results that are not floats."""
-    floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
-    if not floats or not rounded.numel():
+    """Returns the size of the differences of elements that are finite in both; 0 for results that are not floats."""
+    are_floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
+    if not are_floats or not rounded.numel():
         return _NO_SPREAD
     dtype = _DOUBLE_TYPES[rounded.is_complex()]
     values, reference = rounded.detach().to(dtype), exact.detach().to(dtype)
-    finite = values.isfinite() & reference.isfinite()
-    square = torch.where(finite, (values - reference).abs(), 0.0).square()
-    if not bool(finite.any()):
+    are_finite = values.isfinite() & reference.isfinite()
+    if not bool(are_finite.any()):
         return _NO_SPREAD
-    dims = [dim for dim, size in enumerate(square.shape) if size > 1 and square.numel() // size >= MIN_SLICE_ELEMENTS]
-    slices = {dim: square.movedim(dim, 0).flatten(1).mean(1).sqrt() for dim in dims}
-    return Spread(math.sqrt(float(square.max())), math.sqrt(float(square.sum() / finite.sum())), slices)
+    squares = torch.where(are_finite, (values - reference).abs(), 0.0).square()
+    shape = squares.shape
+    dims = [dim for dim, size in enumerate(shape) if size > 1 and squares.numel() // size >= MIN_SLICE_ELEMENTS]
+    slices = {dim: squares.movedim(dim, 0).flatten(1).mean(1).sqrt() for dim in dims}
+    return Spread(math.sqrt(float(squares.max())), math.sqrt(float(squares.sum() / are_finite.sum())), slices)
 
 
 def _magnitude(tensor: torch.Tensor) -> Spread:
+    """Returns the measures of a spread for the elements of a tensor themselves."""
     return measure_difference(tensor, torch.zeros_like(tensor))

@@ -9,24 +9,24 @@ import torch
 from buddy.compiler.runtime.compare import can_detect_moved_elements
 
 # The state of a weight when it was packed, and the shape and element type of its packed copy.
-_Key = tuple[object, ...]
+_CopyKey = tuple[object, ...]
 
 
 class SharedWeights:
-    """Packed copies by weight, of `pairs` of a weight and its copy; both must live as long as this object.
+    """The packed copies of weights, from `pairs` of a weight and its copy; both must live as long as this object.
 
-    A weight with several copies of the same shape is ambiguous and omitted.
+    A weight with several copies of the same shape and type is ambiguous, and omitted.
     """
 
     def __init__(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._copies: dict[_Key, torch.Tensor | None] = {}
+        self._copies: dict[_CopyKey, torch.Tensor | None] = {}
         for source, copy in pairs:
-            key = _key(source, copy.shape, copy.dtype)
+            key = _copy_key(source, copy.shape, copy.dtype)
             self._copies[key] = None if key in self._copies else copy
 
     def of(self, source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Returns the copy of `source` with this shape and element type, however it is packed."""
-        return self._copies.get(_key(source, shape, dtype))
+        """Returns the copy of `source` with this shape and element type, or `None`; it may be packed in another way."""
+        return self._copies.get(_copy_key(source, shape, dtype))
 
 
 class SharedArgument:
@@ -68,5 +68,5 @@ def weight_state(source: torch.Tensor) -> tuple[object, ...]:
     return source.data_ptr(), version, source.shape, source.stride(), source.dtype, lazy
 
 
-def _key(source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> _Key:
+def _copy_key(source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> _CopyKey:
     return *weight_state(source), shape, dtype

@@ -21,6 +21,7 @@ from buddy.compiler.runtime import recurrent_ops as recurrent_ops
 
 Observer = Callable[[torch.Tensor], None]
 
+# Called with each observed value.
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 _library = torch.library.Library("buddy", "FRAGMENT")
 _library.define("observe(Tensor value) -> ()")
@@ -45,6 +46,9 @@ def _observe(value: torch.Tensor) -> None:
 _library.impl("observe", _observe, "CompositeExplicitAutograd")
 
 
+# ---- random bits -----------------------------------------------------------------------------------------------------
+
+
 _WORD_MASK = 0xFFFFFFFF
 
 # `philox32` returns word `word` (0 to 3) of each element as int32; `philox64` returns words 2 * `pair` (the low half)
@@ -54,9 +58,9 @@ _library.define("philox64(Tensor seed, int stream, SymInt[] size, int pair=0) ->
 
 
 def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Returns the four words of Philox 4x32-10; words are in the low halves of int64, also in the arguments.
+    """Returns the four words of Philox 4x32-10 for a `counter` of four words and a `key` of two.
 
-    The operands are broadcast.
+    Words are in the low halves of int64, in the arguments and in the results. The operands are broadcast.
     """
     a, b, c, d = counter
     key_0, key_1 = key
@@ -68,7 +72,7 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tupl
 
 
 def _high(product: torch.Tensor) -> torch.Tensor:
-    """Returns the high word of each int64."""
+    """Returns the high word of each int64, as an unsigned number."""
     return (product >> 32) & _WORD_MASK
 
 
@@ -125,8 +129,9 @@ def _(x: torch.Tensor, steps: torch.Tensor, scales: torch.Tensor) -> torch.Tenso
     return x.new_empty(x.shape[0], steps.shape[0])
 
 
-# The arguments of both products: the scale and the zero point of each operand; `b_scales` and `b_zeros` are those of
-# each channel of `b`, if its channels have their own.
+# A product of matrices and a convolution of quantised numbers, given as integers, with a result in float32. Both have
+# these arguments: the scale and the zero point of each operand; `b_scales` and `b_zeros` are those of each channel of
+# the second operand, if its channels have their own.
 _QUANTISATION_ARGUMENTS = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros"
 _library.define(f"integer_product(Tensor a, Tensor b, Tensor? addend, {_QUANTISATION_ARGUMENTS}) -> Tensor")
 _library.define(
@@ -150,10 +155,19 @@ def _integer_convolution(
     dilation: list[int], groups: int, a_scale: float, a_zero: int, b_scale: float, b_zero: int,
     b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    per_channel, spatial = [-1, *[1] * (weight.dim() - 2)], weight.dim() - 2
-    zeros = b_zero if b_zeros is None else b_zeros.reshape(-1, 1, *per_channel[1:])
+    n_spatial_dims = weight.dim() - 2
+    per_channel = [-1, *[1] * n_spatial_dims]
+    zeros = b_zero if b_zeros is None else b_zeros.reshape(-1, *[1] * (n_spatial_dims + 1))
     sums = torch.ops.aten.convolution(
-        x.double() - a_zero, weight.double() - zeros, None, stride, padding, dilation, False, [0] * spatial, groups
+        x.double() - a_zero,
+        weight.double() - zeros,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        [0] * n_spatial_dims,
+        groups,
     )
     scale = _product_of_scales(a_scale, b_scale, b_scales)
     result = sums.float() * (scale.reshape(per_channel) if scale.dim() else scale)
@@ -169,7 +183,7 @@ _library.impl("integer_product", _integer_product, "CPU")
 _library.impl("integer_convolution", _integer_convolution, "CPU")
 
 
-# Decompositions of these ops to torch's own, for tools that do not know these.
+# Decompositions of these ops to torch's own ops, for torch-mlir, which does not know them.
 DECOMPOSITIONS = {
     torch.ops.buddy.philox32.default: _philox32,
     torch.ops.buddy.philox64.default: _philox64,

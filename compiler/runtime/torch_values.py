@@ -1,4 +1,7 @@
-"""Converts torch's element types, devices, layouts and symbolic sizes to their plain forms in the Buddy graph."""
+"""Converts torch's element types, devices and layouts to their plain forms in the Buddy graph, and back.
+
+Also evaluates the symbolic sizes of a call, and makes tensors dense.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 
 class RuntimeShape:
-    """The shape of a spec, which is evaluated in each call if it is dynamic."""
+    """The shape of a spec; it is evaluated in each call if it is `dynamic`, that is, if a size is symbolic."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.sizes = tuple(map(parse_size, spec.shape))
@@ -66,6 +69,7 @@ _DTYPES = {
 }
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 
+# The start of the texts of `tensor_form`.
 _TENSOR_FORM_PREFIX = "like"
 
 
@@ -75,7 +79,7 @@ def from_torch_dtype(dtype: torch.dtype) -> TensorDType | None:
 
 
 def resolve_lazy(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor whose memory has its elements: conjugation, negation and zeros left out are applied.
+    """Returns a tensor whose elements are in memory: applies lazy conjugation and negation, and writes lazy zeros.
 
     A zero tensor (`Tensor._is_zerotensor`), which forward-mode differentiation makes, has the address 0.
     """
@@ -123,7 +127,7 @@ def to_plain_argument(value: object) -> object:
 
 
 def tensor_form(tensor: torch.Tensor) -> Opaque | None:
-    """Returns shape, strides and element type of a tensor as an argument; `None` if a size is unknown."""
+    """Returns the shape, strides and element type of a tensor as an argument; `None` if a size is symbolic."""
     dtype, sizes = from_torch_dtype(tensor.dtype), (*tensor.shape, *tensor.stride())
     if dtype is None or not all(isinstance(size, int) for size in sizes):
         return None

@@ -52,13 +52,13 @@ def choose_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
 def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Returns a random tensor of `shape` that is distributed like `tensor`.
 
-    Finite floats are normally distributed, with its mean and deviation. Other elements are drawn from the elements of
-    `tensor`, so that an index stays valid.
+    Finite floats are normally distributed, with its mean and deviation. Other elements, such as indices, are drawn from
+    the elements of `tensor`, so that they stay valid.
     """
     has_same_shape = shape == tuple(tensor.shape)
     result = torch.empty_like(tensor) if has_same_shape else torch.empty(shape, dtype=tensor.dtype)
-    finite = bool(tensor.isfinite().all()) if tensor.is_floating_point() else False
-    if tensor.is_floating_point() and finite and tensor.numel() > 1:
+    are_finite_floats = tensor.is_floating_point() and bool(tensor.isfinite().all())
+    if are_finite_floats and tensor.numel() > 1:
         normal = torch.randn(shape, generator=generator)
         return result.copy_(normal * tensor.float().std() + tensor.float().mean())
     if not tensor.numel() or not result.numel():
@@ -67,8 +67,11 @@ def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.G
     return result.copy_(tensor.reshape(-1)[indices].reshape(shape))
 
 
-def _read_file(choice: InputChoice) -> dict[str, np.ndarray]:
-    """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it."""
+def _read_file(choice: InputChoice) -> Any:
+    """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it: an array, or what was saved.
+
+    A `.npz` becomes a dict. Raises `InputError`.
+    """
     data = io.BytesIO(choice.content)
     try:
         if zipfile.is_zipfile(data):
@@ -96,7 +99,10 @@ def _read_file(choice: InputChoice) -> dict[str, np.ndarray]:
 
 
 def _order_by_inputs(content: Any, names: Sequence[str]) -> list[torch.Tensor]:
-    """Returns the values for the inputs `names`: by name if the file has all of them, else in the order of the file."""
+    """Returns the values of a file for the inputs `names`: by name if it has all of them, else in the file's order.
+
+    Raises `InputError` for another number of values.
+    """
     if isinstance(content, Mapping):
         by_name = {str(key).removeprefix("input/"): value for key, value in content.items()}
         if all(name in by_name for name in names):
@@ -126,6 +132,7 @@ def _fit_input(value: np.ndarray, like: torch.Tensor, name: str) -> torch.Tensor
     return torch.empty_like(like).copy_(tensor)
 
 
+# The file of a folder that lists its values.
 INDEX_FILE = "index.json"
 # The maximum number of bytes of the files of one run, which are in the temporary folder.
 MAX_SAVED_BYTES = 512 << 20
@@ -153,7 +160,7 @@ def named_values(
 def make_values_file(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> bytes:
-    """Returns a `.npz` of `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
+    """Returns the bytes of a `.npz` with `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
     arrays = {f"{kind}/{name}": as_array(tensor) for kind, name, tensor in named_values(captured, results, expected)}
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)
@@ -161,15 +168,18 @@ def make_values_file(
 
 
 class ResultWriter:
-    """Writes the values of a run: a `.npz` to `file` if `with_file` is set, and files to `folder` unless that is ""."""
+    """Writes the values of a run: to a `.npz`, which is then in `file`, and to files in `folder`.
+
+    The former is written only with `with_file`, the latter only if `folder` is not "".
+    """
 
     def __init__(self, captured: CapturedGraph, with_file: bool, folder: str) -> None:
-        self._captured, self._makes_file, self._folder = captured, with_file, folder
+        self._captured, self._with_file, self._folder = captured, with_file, folder
         self.file = b""
 
     def write(self, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
         """Writes the `results` of compiled code and those of eager, `expected`."""
-        if self._makes_file:
+        if self._with_file:
             self.file = make_values_file(self._captured, results, expected)
         if self._folder:
             write_values(Path(self._folder), self._captured, results, expected)

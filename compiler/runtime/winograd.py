@@ -13,13 +13,14 @@ import torch
 
 from buddy.compiler.graph.node import Op
 
+# The matrices B^T, G and A^T of the paper, by which tiles, weights and products are multiplied from both sides.
 _INPUT_TRANSFORM = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]]
 _WEIGHT_TRANSFORM = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
 _OUTPUT_TRANSFORM = [[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]]
 
 
 def can_use_winograd(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> bool:
-    """Returns whether the algorithm computes `op`: a convolution of images by 3x3 windows, without stride or groups.
+    """Returns whether the algorithm can compute `op`: a convolution of images by 3x3 windows, without stride or groups.
 
     `operand(op, index)` is the value of an operand of `op`.
     """
@@ -33,7 +34,8 @@ def can_use_winograd(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> bool
 def convolve(x: torch.Tensor, weight: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
     """Returns the convolution of [N, C, H, W] and [O, C, 3, 3] in double precision, without a bias.
 
-    Operands, transformed tiles and transformed weights are rounded to bfloat16.
+    `padding` has one size for both dims or one for each. Operands, transformed tiles and transformed weights are
+    rounded to bfloat16.
     """
     input_transform, weight_transform, output_transform = (
         torch.tensor(matrix, dtype=torch.float64) for matrix in (_INPUT_TRANSFORM, _WEIGHT_TRANSFORM, _OUTPUT_TRANSFORM)
@@ -54,4 +56,5 @@ def convolve(x: torch.Tensor, weight: torch.Tensor, padding: Sequence[int]) -> t
 
 
 def _rounded(value: torch.Tensor) -> torch.Tensor:
+    """Returns `value` rounded to bfloat16, in double precision."""
     return value.bfloat16().double()

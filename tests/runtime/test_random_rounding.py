@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from buddy.compiler.runtime.graph_interpreter import symbol_values
-from buddy.compiler.runtime.sensitivity import RandomRoundingInterpreter, round_at_random
+from buddy.compiler.runtime.random_rounding import RandomRoundingInterpreter, round_at_random
 from tests.programs import captured
 
 LENGTH = 4096

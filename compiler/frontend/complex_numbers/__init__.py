@@ -1,7 +1,8 @@
 """Rewrites complex ops of ATen graphs to ops on real and imaginary parts, and Fourier transforms to matrix products."""
 
-from buddy.compiler.frontend.complex_numbers import arithmetic, bilinear, fourier, functions, layout, reductions
+# Importing a module registers its rules in `RULES`.
+from buddy.compiler.frontend.complex_numbers import arithmetic, bilinear, fourier, functions, layout, reductions  # noqa: F401
 from buddy.compiler.frontend.complex_numbers.pair import RULES
 from buddy.compiler.frontend.complex_numbers.rewriting import decompose_complex
 
-__all__ = ["RULES", "arithmetic", "bilinear", "decompose_complex", "fourier", "functions", "layout", "reductions"]
+__all__ = ["RULES", "decompose_complex"]

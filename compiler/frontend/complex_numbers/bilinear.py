@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, rule
+from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, pair_of, rule
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.complex_numbers.pair import Operand, Rule
@@ -20,7 +20,10 @@ Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _product(op: Bilinear, x: Operand, y: Operand) -> ComplexPair:
-    """Returns `op(x, y)` by four real products: by three, digits are lost if the parts differ in magnitude."""
+    """Returns `op(x, y)` by four real products.
+
+    Three products, as in Gauss's trick, lose digits if the parts differ in magnitude.
+    """
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
         raise TypeError("a bilinear op has two complex operands")
@@ -33,7 +36,7 @@ def _bilinear_rule(op: torch._ops.OpOverload) -> Rule:
 
 
 for _op in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-    RULES[_op] = _bilinear_rule(_op)
+    rule(_op)(_bilinear_rule(_op))
 
 
 @rule(aten.vdot.default)
@@ -60,17 +63,17 @@ def _addend_rule(op: torch._ops.OpOverload, sum_batch: bool = False) -> Rule:
     return apply
 
 
-RULES[aten.addmm.default] = _addend_rule(aten.mm.default)
-RULES[aten.baddbmm.default] = _addend_rule(aten.bmm.default)
-RULES[aten.addmv.default] = _addend_rule(aten.mv.default)
-RULES[aten.addbmm.default] = _addend_rule(aten.bmm.default, sum_batch=True)
+rule(aten.addmm.default)(_addend_rule(aten.mm.default))
+rule(aten.baddbmm.default)(_addend_rule(aten.bmm.default))
+rule(aten.addmv.default)(_addend_rule(aten.mv.default))
+rule(aten.addbmm.default)(_addend_rule(aten.bmm.default, sum_batch=True))
 
 
 @rule(aten.convolution.default)
 def convolution(
-    out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: ComplexPair | None, *rest: object
+    out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: ComplexPair | None, *options: object
 ) -> ComplexPair:
-    product = _product(lambda a, b: aten.convolution.default(a, b, None, *rest), x, weight)
+    product = _product(lambda a, b: aten.convolution.default(a, b, None, *options), x, weight)
     if bias is None:
         return product
     return product + bias.map(lambda part: part.reshape([-1] + [1] * (out.dim() - 2)))

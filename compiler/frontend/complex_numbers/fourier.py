@@ -11,17 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-import numpy
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, Interleaved, rule
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 aten = torch.ops.aten
 
@@ -66,7 +61,7 @@ def r2c(
     if _is_only_last_dim(x, dims) and x.size(-1) <= MAX_DIRECT_LENGTH:
         table = _interleaved_matrix(x.size(-1), count, -1, scale, x.dtype)[::2].contiguous()
         stacked = _product(x, table).unflatten(-1, (count, 2))
-        is_zero_part = numpy.stack([numpy.zeros_like(is_self_conjugate), is_self_conjugate], -1)
+        is_zero_part = np.stack([np.zeros_like(is_self_conjugate), is_self_conjugate], -1)
         return Interleaved(torch.where(_constant(is_zero_part), 0.0, stacked))
     result = _move_last_to(_transform_real(_move_to_last(x, last), -1, count), last)
     for dim in others:
@@ -76,7 +71,10 @@ def r2c(
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> torch.Tensor:
-    """Returns the real inverse transform; the last of `dims` is last: half of it is in `x`, the rest are conjugates."""
+    """Returns the real inverse transform to length `last_size` along the last of `dims`.
+
+    `x` has only half of that dim, because the other half would be conjugates; it is therefore transformed last.
+    """
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
@@ -161,9 +159,10 @@ def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
-    """Transforms over n1, multiplies by the twiddle factors of n2 k1 / N, and transforms over n2.
+    """Computes the transform of length N = a b by transforms of lengths a and b.
 
-    Here n = b n1 + n2 and k = k1 + a k2, for a length N = a b.
+    With n = b n1 + n2 and k = k1 + a k2, it transforms over n1, multiplies by the twiddle factors of n2 k1 / N, and
+    transforms over n2.
     """
     size = x.re.size(-1)
     b = size // a
@@ -232,24 +231,24 @@ def _choose_divisor(size: int) -> int:
 
 def _unit_circle(numerators: np.ndarray, size: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
-    angles = sign * 2 * numpy.pi * (numerators % size) / size
+    angles = sign * 2 * np.pi * (numerators % size) / size
     is_quarter = 4 * numerators % size == 0
 
     def exact(part: np.ndarray) -> np.ndarray:
-        return numpy.where(is_quarter, numpy.rint(part) + 0.0, part)
+        return np.where(is_quarter, np.rint(part) + 0.0, part)
 
-    return exact(numpy.cos(angles)), exact(numpy.sin(angles))
+    return exact(np.cos(angles)), exact(np.sin(angles))
 
 
 def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Returns a constant of type `dtype`, float32 or float64."""
-    return _constant(values.astype({torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]))
+    return _constant(values.astype({torch.float32: np.float32, torch.float64: np.float64}[dtype]))
 
 
 def _constant(values: np.ndarray) -> torch.Tensor:
     """Returns a constant of the type of `values`."""
     with _disable_current_modes():  # tables are real tensors, even while tracing
-        return torch.from_numpy(numpy.ascontiguousarray(values))
+        return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndarray:
@@ -258,9 +257,9 @@ def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndar
     `out` is the transform of real numbers along the dims in `sizes`, which maps dims to lengths. The mask has the rank
     of `out`, and size 1 along the other dims.
     """
-    mask = numpy.ones((1,) * out.dim(), bool)
+    mask = np.ones((1,) * out.dim(), bool)
     for dim, size in sizes.items():
-        is_self_conjugate = 2 * numpy.arange(out.size(dim)) % size == 0
+        is_self_conjugate = 2 * np.arange(out.size(dim)) % size == 0
         mask = mask & is_self_conjugate.reshape([-1 if axis == dim else 1 for axis in range(out.dim())])
     return mask
 
@@ -268,14 +267,14 @@ def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndar
 @lru_cache(maxsize=64)
 def _dft_matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
     """Returns the DFT matrix [size, 2 count]: `count` columns of cosines, then `count` columns of sines."""
-    return _tensor(numpy.concatenate(_unit_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
+    return _tensor(np.concatenate(_unit_circle(np.outer(range(size), range(count)), size, sign), 1), dtype)
 
 
 @lru_cache(maxsize=64)
 def _interleaved_matrix(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
     """Returns the DFT matrix [2 size, 2 count] for complex numbers with interleaved parts, times `factor`."""
-    cosines, sines = _unit_circle(numpy.outer(range(size), range(count)), size, sign)
-    blocks = numpy.array([[cosines, sines], [-sines, cosines]]) * factor
+    cosines, sines = _unit_circle(np.outer(range(size), range(count)), size, sign)
+    blocks = np.array([[cosines, sines], [-sines, cosines]]) * factor
     return _tensor(blocks.transpose(2, 0, 3, 1).reshape(2 * size, 2 * count), dtype)
 
 
@@ -287,9 +286,9 @@ def _real_inverse_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor,
     distinct conjugate, which is in the other half, have the weight 2.
     """
     count = size // 2 + 1
-    cosines, sines = _unit_circle(numpy.outer(range(count), range(size)), size, 1)
+    cosines, sines = _unit_circle(np.outer(range(count), range(size)), size, 1)
     self_conjugate = [i for i in range(count) if 2 * i % size == 0]
-    weights = numpy.full((count, 1), 2.0)
+    weights = np.full((count, 1), 2.0)
     weights[self_conjugate] = 1
     return _tensor(cosines * weights, dtype), _tensor(-2 * sines[1 : 1 + (size - 1) // 2], dtype)
 
@@ -297,7 +296,7 @@ def _real_inverse_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor,
 @lru_cache(maxsize=64)
 def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns cosines and sines [b, a]: at (n2, k1) are those of the twiddle factor of n2 k1 / (a b)."""
-    cosines, sines = _unit_circle(numpy.outer(range(b), range(a)), a * b, sign)
+    cosines, sines = _unit_circle(np.outer(range(b), range(a)), a * b, sign)
     return _tensor(cosines, dtype), _tensor(sines, dtype)
 
 
@@ -309,11 +308,11 @@ def _chirps(
 
     The kernel is the chirp's conjugate for n from 1 - size to size - 1, padded to `length`, and divided by `length`.
     """
-    squares = numpy.array([n * n % (2 * size) for n in range(size)])
+    squares = np.array([n * n % (2 * size) for n in range(size)])
     re, im = _unit_circle(squares, 2 * size, sign)
-    kernel = numpy.zeros(length, numpy.complex128)
+    kernel = np.zeros(length, np.complex128)
     kernel[:size] = re - 1j * im
     kernel[length - size + 1 :] = kernel[size - 1 : 0 : -1]
-    spectrum = numpy.fft.fft(kernel) / length
+    spectrum = np.fft.fft(kernel) / length
     chirp, kernel_spectrum = (re, im), (spectrum.real, spectrum.imag)
     return tuple(_tensor(part, dtype) for part in chirp), tuple(_tensor(part, dtype) for part in kernel_spectrum)

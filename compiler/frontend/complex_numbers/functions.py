@@ -45,9 +45,10 @@ def _infinite_like(part: torch.Tensor) -> torch.Tensor:
 
 
 def _split_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns two tensors whose sum is |x|, such that `exp` of the first does not overflow.
+    """Returns two tensors whose sum is |x|; `exp` of the first one does not overflow.
 
-    Callers multiply by the two exponentials one after the other: a small sine in between may keep the product finite.
+    Callers multiply by the exponential of the first, then by a sine or cosine, then by the exponential of the second:
+    a small sine may keep the product finite although exp(|x|) would overflow.
     """
     # `exp` overflows above 709.7 in float64, and above 88.7 in float32.
     limit = 700.0 if x.dtype == torch.float64 else 80.0
@@ -114,15 +115,20 @@ def square_root(x: ComplexPair) -> ComplexPair:
 
 
 def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    """Returns the product like C99: an infinite operand or partial product gives an infinity where both parts would be
-    NaN."""
+    """Returns the product like C99, annex G.
+
+    If an operand or a partial product is infinite, the result is an infinity where both parts would be NaN.
+    """
     naive = x * y
     is_lost = naive.re.isnan() & naive.im.isnan()
     is_x_infinite, is_y_infinite = _is_infinite(x), _is_infinite(y)
     overflows = (x.re * y.re).isinf() | (x.im * y.im).isinf() | (x.re * y.im).isinf() | (x.im * y.re).isinf()
 
     def box(z: ComplexPair, is_infinite: torch.Tensor) -> ComplexPair:
-        """Maps parts, with their signs: of an infinite `z`, to 1 if infinite and else to 0; otherwise NaN to 0."""
+        """Maps `z` to finite numbers with the same signs, as C99 does before it multiplies by infinity.
+
+        Of an infinite `z`, infinite parts become 1 and finite ones 0. Of other numbers, NaN becomes 0.
+        """
         return z.map(
             lambda part: torch.copysign(
                 torch.where(is_infinite, part.isinf() * 1.0, torch.where(part.isnan(), 0.0, part.abs())), part

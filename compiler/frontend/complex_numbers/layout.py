@@ -48,7 +48,7 @@ def part_by_part(op: Callable[..., Any]) -> Rule:
 
 
 def _select_part(nested: _T, name: str) -> _T:
-    """Returns the part `name` of each pair in a nested value, and part types in place of complex ones."""
+    """Replaces each pair in nested arguments by its part `name` ("re" or "im"), and complex dtypes by real ones."""
 
     def take(value: Operand) -> object:
         value = getattr(value, name) if isinstance(value, ComplexPair) else value
@@ -62,7 +62,10 @@ for _op in _DATA_MOVEMENT_OPS:
 
 
 def converted_write(op: Callable[..., object], position: int) -> Rule:
-    """Returns the rule of an op that converts the argument at `position`, a tensor of any type, and writes it."""
+    """Returns the rule of an op that writes a tensor into another one, converted to the type of the result.
+
+    `position` is the index of the tensor to write among the op's arguments; it may be real or complex.
+    """
 
     def apply(out: torch.Tensor, *args: object, **kwargs: object) -> object:
         before, source, after = args[:position], args[position], args[position + 1 :]
@@ -81,6 +84,7 @@ def _as_strided_scatter(x: torch.Tensor, *rest: object) -> torch.Tensor:
     return aten.as_strided_scatter(_dense_copy(x), *rest)
 
 
+# Ops that write a tensor, with the index of this argument.
 for _op, _position in {
     aten.slice_scatter.default: 1, aten.select_scatter.default: 1, aten.diagonal_scatter.default: 1,
     aten.index_put.default: 2, aten._unsafe_index_put.default: 2, aten.put.default: 2, aten.masked_scatter.default: 2,
@@ -92,11 +96,15 @@ RULES[aten.as_strided_scatter.default] = converted_write(_as_strided_scatter, 1)
 
 
 def _to_type(source: Operand, dtype: torch.dtype) -> torch.Tensor:
-    """Converts a real or complex tensor to a real type: to the real part, or for bool to whether a number is not 0."""
+    """Converts a real or complex tensor to a real type.
+
+    Returns the real part, or for bool the mask of the numbers that are not 0.
+    """
     pair = pair_of(source)
     return (pair.re != 0) | (pair.im != 0) if dtype == torch.bool else pair.re.to(dtype)
 
 
+# Rules of ops with several results return a list of pairs, from which `getitem` selects one.
 @rule(getitem)
 def select_result(out: torch.Tensor, values: Sequence[object] | None, index: int) -> object:
     return NotImplemented if values is None else values[index]
@@ -152,7 +160,7 @@ def copy(out: torch.Tensor, target: Operand, source: Operand, non_blocking: bool
 def full(out: torch.Tensor, *args: object, **kwargs: object) -> object:
     number = next((value for value in reversed(args) if isinstance(value, (int, float, complex))), None)
     if number is None:
-        return NotImplemented  # the value is known only at the call
+        return NotImplemented  # the value is a tensor, or a symbolic number that is known only at the call
     return (
         to_pair_like(out, complex(number)) if out.dtype.is_complex else torch.full(out.shape, number, dtype=out.dtype)
     )

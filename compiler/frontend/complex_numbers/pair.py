@@ -9,11 +9,13 @@ from typing import Any, Union
 import torch
 
 Part = Any  # a real tensor, or a number if all elements are equal
-# What arithmetic takes: a pair, a real tensor or a number.
+# An operand of arithmetic on pairs: a pair, a real tensor or a number.
 Operand = Union["ComplexPair", torch.Tensor, complex]
-# Takes a tensor of the result's form (or several), then the op's own arguments with a `ComplexPair` for each complex
-# tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
+# Takes a fake tensor with the shape and dtype of the op's result (a list for several results), then the op's own
+# arguments, with a `ComplexPair` for each complex tensor. Returns the op's result, or `NotImplemented` if the op stays
+# unchanged. Its first parameter is called `out`.
 Rule = Callable[..., Any]
+# The rules by overload.
 RULES: dict[Any, Rule] = {}
 
 
@@ -33,7 +35,8 @@ class ComplexPair:
     """Real and imaginary part, tensors of one shape and type; arithmetic also accepts numbers and real tensors.
 
     A real operand has the imaginary part 0, and computations use this 0 like eager: infinity times `2 + 0j` has the
-    imaginary part NaN. `stacked` has the two parts along an additional last dim, if a tensor with this layout exists.
+    imaginary part NaN. `stacked` is a tensor [..., 2] with both parts, if one exists; it saves a copy where an op needs
+    the parts in this layout.
     """
 
     re: Part
@@ -138,9 +141,9 @@ def to_pair_like(out: torch.Tensor, value: Operand) -> ComplexPair:
     """Returns `value` with parts that are tensors of the shape and part type of `out`."""
     dtype = part_type(out.dtype)
 
-    def tensor(part: Part) -> torch.Tensor:
+    def to_tensor(part: Part) -> torch.Tensor:
         if not isinstance(part, torch.Tensor):
             return torch.full(out.shape, part, dtype=dtype)
         return part.to(dtype).expand(out.shape) if part.shape != out.shape else part.to(dtype)
 
-    return pair_of(value).map(tensor)
+    return pair_of(value).map(to_tensor)

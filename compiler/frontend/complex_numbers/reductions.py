@@ -39,7 +39,8 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default):
 def _mean_rule(op: torch._ops.OpOverload) -> Rule:
     """Returns the rule of a mean.
 
-    As in eager, which divides by a complex count: an infinite part makes the other part NaN; a NaN makes both NaN.
+    Eager divides the sum by a complex count. An infinite part therefore makes the other part NaN, and a NaN makes both
+    parts NaN; adding 0 times the other part has the same effect.
     """
     mean_of_parts = _linear_rule(op)
 
@@ -120,6 +121,7 @@ def _reduce_product(x: ComplexPair, dim: int) -> ComplexPair:
         return x
     while (size := x.re.size(dim)) > 1:
         half = size // 2
+        # `rest` has the last element if `size` is odd, else none.
         first, second, rest = (
             x.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
             for start, count in ((0, half), (half, half), (2 * half, size - 2 * half))
@@ -130,7 +132,7 @@ def _reduce_product(x: ComplexPair, dim: int) -> ComplexPair:
             if size % 2
             else product
         )
-    if not x.re.size(dim):
+    if not x.re.size(dim):  # the product of no elements is 1
         shape = [n for i, n in enumerate(x.re.shape) if i != dim % x.re.dim()]
         return ComplexPair(x.re.new_ones(shape), x.re.new_zeros(shape))
     return x.map(lambda part: part.squeeze(dim))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# A key of a node's meta: the node of the original graph with the same value, which tells whose memory the value views.
+# The key, in the meta of a new node, of the original node with the same value: it shows whose memory the value views.
 STANDS_FOR = "buddy.stands_for"
 # Compiled code has no type for a pair of half-precision numbers.
 _SUPPORTED_TYPES = (torch.complex64, torch.complex128)
@@ -127,8 +127,12 @@ class _ComplexRewriter:
         new.meta[STANDS_FOR] = node
         return new
 
-    def _operand(self, node: Node) -> ComplexPair | torch.Tensor | None:
-        """Returns the value of `node` for a rule: a pair, a registered fake tensor, a list of pairs, or a number."""
+    def _operand(self, node: Node) -> Any:
+        """Returns the value of `node` for a rule.
+
+        It is a pair for a complex tensor, a registered fake tensor for another tensor, a list of pairs (or None if no
+        rule has computed them) for several results, and the value itself for a number.
+        """
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return self.pairs.get(node) if isinstance(value, (list, tuple)) else value

@@ -34,9 +34,9 @@ def _round_to_steps(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tens
 def _convert_back(
     x: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int
 ) -> NumbersAndMask:
-    """Clamps `steps` to [low, high] and converts them back to numbers of the type of `x`.
+    """Clamps `steps` to [low, high], and converts them back to numbers of the type of `x`.
 
-    The second result is the mask of steps within the range.
+    Also returns the mask of steps within the range.
     """
     clamped = torch.where(steps.isnan(), low, steps.clamp(low, high))
     numbers = (clamped - zero_point.to(steps.dtype)).to(scale.dtype) * scale
@@ -93,21 +93,19 @@ def scaled_mm(
 
 
 def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Multiplies `x` [m, k], of a float type, by the transpose of `weight` [n, k], int8, and scales column i by
-    `scales[i]`.
-    """
+    """Multiplies `x` [m, k] by the transpose of `weight` [n, k], int8, and scales column i by `scales[i]`."""
     product = x.to(torch.float32) @ weight.to(torch.float32).t()
     return (product * scales.to(torch.float32)).to(x.dtype)
 
 
 @lru_cache(maxsize=1)
 def _int4_block() -> int | None:
-    """Returns the rows of a block of 4-bit weights that `_convert_weight_to_int4pack_for_cpu` packs on this CPU.
+    """Returns how `_convert_weight_to_int4pack_for_cpu` packs 4-bit weights on this CPU: the rows of a block.
 
     Within a block and a step of K, byte j has row j in its low half, and row j + block / 2 in its high half (PyTorch,
-    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns 2 if pairs of rows share a byte instead, in blocks of 32 rows,
-    and `None` for another order. Packs weights in a separate thread to find out, because this thread decomposes graphs
-    on fake tensors.
+    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns 2 if instead byte j has rows 2 j and 2 j + 1, in blocks of 32
+    rows, and `None` for another order. Packs weights in a separate thread to find out, because this thread decomposes
+    graphs on fake tensors.
     """
 
     def probe() -> int | None:
@@ -120,17 +118,15 @@ def _int4_block() -> int | None:
 
 
 def _unpack_int4(packed: torch.Tensor, block: int) -> torch.Tensor:
-    """Returns the integers [n, k] of 0 to 15, int32, in `packed` [n, k / 2], whose blocks are those of
-    `_int4_block`."""
+    """Returns the integers [n, k], int32, from 0 to 15, in `packed` [n, k / 2]; `block` is as in `_int4_block`."""
     n, k = packed.shape[0], 2 * packed.shape[1]
-    if block == 2:  # pairs of rows, in blocks of 32
-        block_rows, pairs = min(n, 32), True
-    else:
-        block_rows, pairs = block, False
-    halves = packed.reshape(n // block_rows, k, 1, block_rows // 2).to(torch.int32)
-    steps = (halves >> (torch.arange(2, dtype=torch.int32) * 4).reshape(2, 1)) & 15
-    order = steps.transpose(2, 3) if pairs else steps
-    return order.reshape(n // block_rows, k, block_rows).transpose(1, 2).reshape(n, k)
+    pairs_share_bytes = block == 2
+    block_rows = min(n, 32) if pairs_share_bytes else block
+    packed_bytes = packed.reshape(n // block_rows, k, 1, block_rows // 2).to(torch.int32)
+    shifts = (torch.arange(2, dtype=torch.int32) * 4).reshape(2, 1)
+    halves = (packed_bytes >> shifts) & 15  # [blocks, k, half, byte]
+    rows = halves.transpose(2, 3) if pairs_share_bytes else halves
+    return rows.reshape(n // block_rows, k, block_rows).transpose(1, 2).reshape(n, k)
 
 
 def int4_weight_mm(
@@ -138,8 +134,8 @@ def int4_weight_mm(
 ) -> torch.Tensor:
     """Multiplies `x` [m, k] by the transpose of 4-bit weights [n, k].
 
-    `packed` has the order of this CPU. `scales_and_zeros` is [k / group_size, n, 2]: for each group and column, the
-    scale, and the number that the integer 8 represents.
+    `packed` has the order of this CPU (`_int4_block`). `scales_and_zeros` is [k / group_size, n, 2]: for each group of
+    consecutive weights of a row, the scale, and the number that the integer 8 represents.
     """
     block = _int4_block()
     if block is None or packed.shape[0] % max(block, 32):
@@ -166,6 +162,9 @@ ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+# ---- quantized_decomposed --------------------------------------------------------------------------------------------
+
+
 ops = torch.ops.quantized_decomposed
 
 # A minimum and a maximum, or a scale and a zero point.
@@ -173,7 +172,7 @@ TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
-    """Returns the number in a tensor of one element, without dims, so that it does not affect type promotion."""
+    """Returns a tensor of one element without its dims, so that it does not affect type promotion, as type `like`."""
     return parameter.reshape([]).to(like)
 
 
@@ -185,7 +184,7 @@ def quantize_per_tensor(
     `scale` and `zero_point` are tensors of one element, `low` and `high` are numbers or such tensors.
     """
     wide = x.to(torch.float32)
-    # Eager divides in double precision, in Python, and multiplies in that of `wide`.
+    # Eager computes the reciprocal in double precision, in Python, and multiplies in that of `wide`.
     inverse = scale.to(torch.float64).reciprocal()
     steps = torch.round(wide * _single_number(inverse, wide.dtype)) + _single_number(zero_point, wide.dtype)
     return _clamp(steps, low, high).to(dtype)

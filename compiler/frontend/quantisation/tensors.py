@@ -49,7 +49,10 @@ _ZERO_POINT_ERROR = "zero_point is out of the bounds of a quantised tensor"
 
 @dataclass(frozen=True)
 class Quantised:
-    """`integers`, and a scale (float32) and a zero point (int32) without dims."""
+    """A quantised tensor: the numbers (`integers` - `zero_point`) * `scale`.
+
+    `scale` (float32) and `zero_point` (int32) have no dims.
+    """
 
     integers: torch.Tensor
     scale: torch.Tensor
@@ -60,8 +63,8 @@ class Quantised:
 def _rounds_quotients() -> bool:
     """True if eager rounds the quotient; false if it rounds the sum of the quotient and the zero point.
 
-    This depends on eager's build. It is tried in a separate thread, because this thread decomposes graphs on fake
-    tensors, and not at import, because the op starts threads, after which a process must not fork.
+    This depends on eager's build, so the op is called to find out: in a separate thread, because this thread decomposes
+    graphs on fake tensors, and not at import, because the op starts threads, after which a process must not fork.
     """
 
     def probe() -> bool:
@@ -98,7 +101,7 @@ def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -
 
 
 def _add_zero_point(quotients: torch.Tensor, zero_point: torch.Tensor, wraps: bool) -> torch.Tensor:
-    """Returns the sum in double precision.
+    """Returns `quotients` + `zero_point`, in double precision.
 
     With `wraps`, it is the sum of 32-bit integers, as eager computes it for 8-bit types: quotients are clamped to the
     32-bit integers that float32 represents, NaN becomes the highest of these, and the sum wraps around.
@@ -240,7 +243,7 @@ def _following_nodes(node: Node) -> Iterator[Node]:
 
 
 def _rewrite(module: GraphModule, emitter: NodeEmitter, group: list[Node]) -> None:
-    """Replaces a group of `_rewritable_group` by ops on integers."""
+    """Replaces `group`, a result of `_rewritable_group`, by ops on integers."""
     quantizer, *readers = group
     with module.graph.inserting_before(quantizer), emitter.replacing(quantizer):
         x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in quantizer.args)

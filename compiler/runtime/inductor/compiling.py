@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch._inductor.scheduler import BaseSchedulerNode
 
 
-# The maximum lengths of the detail and of the first line of an error of Inductor.
+# The maximum lengths of the detail and of the first line of an error of Inductor, in characters.
 _MAX_DETAIL_CHARS, _MAX_MESSAGE_CHARS = 4000, 300
 Language = Literal["python", "cpp", "asm", "text"]
 
@@ -58,6 +58,7 @@ class InductorArtifact(msgspec.Struct, frozen=True):
 
 
 OnStage = Callable[[InductorStage], None]
+# Called with what is being done now, and the part of the compilation that is done, from 0 to 1.
 OnActivity = Callable[[str, float], None]
 
 
@@ -88,7 +89,11 @@ def compile_program(
 
 @dataclass
 class _Compilation:
-    """Collects the stages of one compilation by hooks of Inductor's settings, and wrappers where it has no hook."""
+    """Collects the stages of one compilation.
+
+    Inductor's settings have hooks for some stages; where it has none, its functions are wrapped. `stages` are the names
+    of the stages so far. `artifact` is `None` until the code has been generated.
+    """
 
     origins: FxOrigins
     on_stage: OnStage
@@ -96,7 +101,7 @@ class _Compilation:
     stages: list[str] = field(default_factory=list)
     artifact: InductorArtifact | None = None
     _start: float = field(default_factory=time.perf_counter)
-    # The texts of the kernels by name, once the code has been generated.
+    # The C++ texts of the kernels by name, once the code has been generated.
     _kernel_texts: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
@@ -132,6 +137,7 @@ class _Compilation:
             self._add_assembly()
 
     def _add(self, name: str, language: Language, lines: list[Line], items: int = 0) -> None:
+        """Reports a stage, unless there is one with this name; the time until the next stage starts now."""
         seconds = time.perf_counter() - self._start
         # Subgraphs, such as those of control flow, run the same passes: the first stage is that of the whole graph.
         if name not in self.stages:
@@ -142,27 +148,28 @@ class _Compilation:
     # ---- graphs --------------------------------------------------------------------------------------------------
 
     def _add_graph(self, name: str, graph: torch.fx.Graph) -> None:
-        nodes = {node.name: node for node in graph.nodes}
+        """Adds a stage with the Python code of an FX graph; a line has the Buddy nodes that it computes."""
         text = graph.owning_module.print_readable(print_output=False, include_stride=True)
-        names_of = {key: self.origins.of(node) for key, node in nodes.items()}
+        names_by_fx_name = {node.name: self.origins.of(node) for node in graph.nodes}
         output = next(iter(reversed(graph.nodes)))
-        returned = self.origins.of_all(output.all_input_nodes)
+        names_of_results = self.origins.of_all(output.all_input_nodes)
         lines = []
         for line in text.rstrip("\n").split("\n"):
             if line.lstrip().startswith("# No stacktrace"):
                 continue
-            assigned = _ASSIGNED.match(line)
+            assignment = _ASSIGNMENT.match(line)
             names: NodeNames = ()
-            if assigned:
-                names = names_of.get(assigned[1], ())
+            if assignment:
+                names = names_by_fx_name.get(assignment[1], ())
             elif line.lstrip().startswith("return "):
-                names = returned
+                names = names_of_results
             lines.append(Line(line, names))
-        self._add(name, "python", lines, sum(node.op.startswith("call_") for node in nodes.values()))
+        self._add(name, "python", lines, sum(node.op.startswith("call_") for node in graph.nodes))
 
     # ---- the scheduler -------------------------------------------------------------------------------------------
 
     def _before_fusion(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+        """Adds the stages before fusion: the last FX graph, and the scheduler's nodes. Returns the nodes unchanged."""
         from torch._inductor.virtualized import V
 
         self._add_graph("post-grad", V.graph.module.graph)
@@ -171,6 +178,7 @@ class _Compilation:
         return nodes
 
     def _after_fusion(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+        """Adds the stages after fusion: the fused nodes, and the decisions. Returns the nodes unchanged."""
         self._add("fused", "python", self._scheduled_lines(nodes), len(nodes))
         decisions = self._fusions.finish(nodes)
         parts = {part.get_name(): part for node in nodes for part in node.get_nodes()}
@@ -198,6 +206,10 @@ class _Compilation:
     # ---- code ----------------------------------------------------------------------------------------------------
 
     def _add_code(self, lowering: GraphLowering, code: Any) -> None:
+        """Stores the generated code as the artifact, and adds its stages: the wrapper and the kernels.
+
+        Ignores the code of subgraphs, which follows that of the whole graph.
+        """
         if self.artifact is not None:
             return
         constants = BytesIO()
@@ -212,9 +224,11 @@ class _Compilation:
         self._add("kernels", "cpp", lines[:-1], len(self._kernel_texts))
 
     def _names_of_kernel(self, name: str) -> NodeNames:
+        """Returns the Buddy nodes of all lines of a kernel."""
         return tuple(dict.fromkeys(n for names, _ in self._kernels.kernels.get(name, ()) for n in names))
 
     def _kernel_lines(self, name: str, text: str) -> list[Line]:
+        """Returns the lines of a kernel with their nodes; without nodes if it has other lines than were recorded."""
         recorded = self._kernels.kernels.get(name, [])
         texts = text.strip("\n").split("\n")
         if len(recorded) != len(texts):
@@ -222,25 +236,30 @@ class _Compilation:
         return [Line(line, names, derived) for line, (names, derived) in zip(texts, recorded, strict=True)]
 
     def _wrapper_lines(self, text: str, lowering: GraphLowering) -> list[Line]:
-        """Returns the lines of the wrapper: a call has the nodes of its kernel, any other those of its buffers."""
-        buffers = self._names_of_buffers(lowering)
-        calls = self._names_of_calls()
+        """Returns the lines of the wrapper.
+
+        A call has the nodes that Inductor's comment before it names by a handle, or else those of its kernel. Any other
+        line has the nodes of the buffers in it.
+        """
+        names_by_buffer = self._names_of_buffers(lowering)
+        names_by_handle = self._names_of_calls()
         lines: list[Line] = []
-        pending: NodeNames = ()
+        names_of_next_call: NodeNames = ()
         for line in text.rstrip("\n").split("\n"):
-            words = _WORD.findall(line)
+            variables = _VARIABLE.findall(line)
+            kernels = [variable for variable in variables if variable in self._kernels.kernels]
             handle = _HANDLE.search(line)
-            names = tuple(dict.fromkeys(n for word in words for n in buffers.get(word, ())))
+            names = tuple(dict.fromkeys(name for variable in variables for name in names_by_buffer.get(variable, ())))
             if handle:
-                pending = names = calls.get(handle[1], ())
+                names_of_next_call = names = names_by_handle.get(handle[1], ())
             elif line.lstrip().startswith("#"):
                 names = ()
-            elif pending and _CALL.match(line):
-                lines.append(Line(line, pending))
-                pending = ()
+            elif names_of_next_call and _CALL.match(line):
+                lines.append(Line(line, names_of_next_call))
+                names_of_next_call = ()
                 continue
-            elif any(word in self._kernels.kernels for word in words):
-                names = next(self._names_of_kernel(word) for word in words if word in self._kernels.kernels)
+            elif kernels:
+                names = self._names_of_kernel(kernels[0])
             lines.append(Line(line, names, is_derived=True) if names else Line(line))
         return lines
 
@@ -267,12 +286,14 @@ class _Compilation:
     # ---- machine code --------------------------------------------------------------------------------------------
 
     def _begin_kernel(self, number: int) -> None:
+        """Reports that the C++ compiler starts to compile kernel `number`, from 1."""
         # Subgraphs have kernels that are not among the texts.
         count = max(len(self._kernel_texts), number)
         done = 0.5 + 0.45 * (number - 1) / count
         self.on_activity(f"Inductor: compiling kernel {number}/{count} by the C++ compiler", done)
 
     def _add_assembly(self) -> None:
+        """Adds the stage with the machine code of the kernels whose libraries were recorded."""
         lines: list[Line] = []
         for name, text in self._kernel_texts.items():
             path = self._libraries.get(text.strip())
@@ -289,10 +310,15 @@ def _exact_nodes(lowering: GraphLowering) -> dict[str, torch.fx.Node]:
     return {name: node for name, node in nodes.items() if node is not None}
 
 
-_ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]*)?\s=\s")
-_WORD = re.compile(r"\b(?:buf|arg|primals_|tangents_|cpp_fused_)\w*")
+# A line of FX code that computes a node: its name, and perhaps its type.
+_ASSIGNMENT = re.compile(r"\s+(\w+)(?:\s*:[^=]*)?\s=\s")
+# A variable of the wrapper: a buffer, an input or a kernel.
+_VARIABLE = re.compile(r"\b(?:buf|arg|primals_|tangents_|cpp_fused_)\w*")
+# The comment before a call of a kernel, with Inductor's handle of the call.
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+)")
+# A line that calls a function, perhaps with results.
 _CALL = re.compile(r"\s*(?:[\w, ]+ = )?[\w.]+\(")
+# The definition of a kernel: its name, and its code as a string literal.
 _KERNEL = re.compile(
     r"^(?P<name>\w+) = async_compile\.\w+\((?:.*?, )?r?(?P<quotes>'''|\"\"\")(?P<code>.*?)(?P=quotes)[^\n]*$",
     re.MULTILINE | re.DOTALL,
@@ -309,7 +335,7 @@ def split_code(source: str) -> tuple[str, dict[str, str]]:
 def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, NodeNames]) -> list[Line]:
     """Returns the decisions as a table: result, both nodes, and the reason of those that are not fused.
 
-    A list of the nodes with their `names` follows.
+    A list of the scheduler nodes follows, each with the Buddy nodes that it computes, its entry in `names`.
     """
     fused = sum(decision.is_fused for decision in decisions)
     lines = [Line(f"{len(decisions)} pairs considered: {fused} fused, {len(decisions) - fused} not fused"), Line("")]
@@ -329,7 +355,7 @@ def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, NodeNa
 
 
 def _make_error(error: Exception, compilation: _Compilation, program: FxProgram) -> InductorError:
-    """Returns the error of Inductor, with the stage after which it occurred."""
+    """Returns the error of Inductor, with the stage after which it occurred, and the first node that its text names."""
     after = f"Inductor, after its stage {compilation.stages[-1]}" if compilation.stages else "Inductor"
     cause = getattr(error, "inner_exception", None) or error
     text = str(cause).strip()

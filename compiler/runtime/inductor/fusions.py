@@ -19,9 +19,10 @@ _NO_REASON = "Inductor gives no reason"
 
 @dataclass
 class FusionDecision:
-    """A pair of scheduler nodes, by the names of their parts; `reason` says why they were not fused, "" if they were.
+    """A pair of scheduler nodes, each as the names of its parts, and the scheduler's decision.
 
-    `considered` counts how often the scheduler considered the pair.
+    `is_legal` says that the scheduler may fuse them, `is_fused` that it did. `reason` says why they were not fused, ""
+    if they were. `considered` counts how often the scheduler considered the pair.
     """
 
     first: tuple[str, ...]
@@ -38,7 +39,10 @@ class FusionDecision:
 
 @dataclass
 class FusionLog:
-    """All pairs that one compilation considered, in order of first consideration."""
+    """All pairs that one compilation considered, in order of first consideration.
+
+    `_reasons` are the reasons that Inductor logged: the names of both nodes, and the text.
+    """
 
     decisions: dict[tuple[tuple[str, ...], tuple[str, ...]], FusionDecision] = field(default_factory=dict)
     _reasons: list[tuple[str, str, str]] = field(default_factory=list)
@@ -50,6 +54,7 @@ class FusionLog:
 
         log = self
 
+        # Both functions replace methods of Inductor, so `self` of the second one is a scheduler.
         def note(reason: WhyNoFuse, text: str, *arguments: object) -> None:
             log._reasons.append((reason.name1, reason.name2, text % arguments if arguments else text))
             explain(reason, text, *arguments)
@@ -93,19 +98,22 @@ class FusionLog:
     def finish(self, nodes: Sequence[BaseSchedulerNode]) -> list[FusionDecision]:
         """Returns the decisions, given the scheduler's `nodes` after fusion."""
         groups = [set(_parts(node)) for node in nodes]
-        outside = {(first, second): text for first, second, text in self._reasons}
+        reason_by_names = {(first, second): text for first, second, text in self._reasons}
         for decision in self.decisions.values():
-            both = {*decision.first, *decision.second}
-            decision.is_fused = decision.is_legal and any(both <= group for group in groups)
+            parts = {*decision.first, *decision.second}
+            decision.is_fused = decision.is_legal and any(parts <= group for group in groups)
             if decision.is_fused:
                 decision.reason = ""
             elif decision.is_legal:
                 names = "_".join(decision.first), "_".join(decision.second)
-                decision.reason = outside.get(names) or "legal, but one of them was fused with other nodes before"
+                decision.reason = (
+                    reason_by_names.get(names) or "legal, but one of them was fused with other nodes before"
+                )
         return list(self.decisions.values())
 
 
 def _original(module: ModuleType, class_name: str, method: str) -> Callable[..., Any] | None:
+    """Returns a method of a class of `module`; `None` if this version of torch does not have it."""
     return getattr(getattr(module, class_name, None), method, None)
 
 
@@ -115,7 +123,7 @@ def _parts(node: BaseSchedulerNode) -> tuple[str, ...]:
 
 
 def _explain(scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode) -> str:
-    """Returns why a pair is rejected for which Inductor logs no reason: mostly the decision of its C++ backend."""
+    """Returns why Inductor rejects a pair, where it logs no reason: mostly the decision of its C++ backend."""
     try:
         return _explain_loops(first, second)
     except Exception:
@@ -123,6 +131,7 @@ def _explain(scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedul
 
 
 def _explain_loops(first: BaseSchedulerNode, second: BaseSchedulerNode) -> str:
+    """Returns the probable reason of Inductor's C++ backend, from the loops and the dependences of a pair."""
     from torch._inductor import config
 
     depends = bool(first.get_operation_names() & second.ancestors)

@@ -20,9 +20,9 @@ _LINE_TABLES = "-g1"
 def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterator[dict[str, str]]:
     """Compiles the kernels in the `with` block with line tables; calls `on_kernel` before each kernel with its number.
 
-    Yields a dictionary that maps the stripped source of each kernel to the path of its library. If this version of
-    torch generates no line tables, a flag for them is added; code in Inductor's cache is then found only in this
-    context.
+    Yields a dictionary that maps the stripped source of each kernel to the path of its library, once it is compiled. If
+    this version of torch generates no line tables, a flag for them is added. The flag is part of the key in Inductor's
+    cache, so code that was compiled in this context is then found only in this context.
     """
     from torch._inductor import config
     from torch._inductor.codecache import CppPythonBindingsCodeCache
@@ -51,16 +51,17 @@ def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterat
 def disassemble(path: str, name: str, source: Sequence[Line]) -> Iterator[Line]:
     """Yields the disassembled functions of kernel `name`; each instruction has the nodes of its line of `source`.
 
-    An instruction from a header has the nodes of the instruction before it.
+    An instruction from a header has the nodes of the instruction before it. Lines without machine code have the nodes
+    of the whole kernel.
     """
-    whole = tuple(dict.fromkeys(n for line in source for n in line.names))
+    names_of_kernel = tuple(dict.fromkeys(node_name for line in source for node_name in line.names))
     for function in read_library(path, "kernel"):
-        last = Line("", whole, is_derived=True)
-        for text, number, code in function:
-            is_new = 0 < number <= len(source)
-            if is_new and source[number - 1].names:
-                last = source[number - 1]
-            names = last.names if code else whole
-            label = re.sub(r"^kernel\b", name, text)
-            yield Line(label, names, last.is_derived or not is_new, code)
+        last_line = Line("", names_of_kernel, is_derived=True)
+        for text, number, machine_code in function:
+            is_in_source = 0 < number <= len(source)
+            if is_in_source and source[number - 1].names:
+                last_line = source[number - 1]
+            names = last_line.names if machine_code else names_of_kernel
+            renamed_text = re.sub(r"^kernel\b", name, text)
+            yield Line(renamed_text, names, last_line.is_derived or not is_in_source, machine_code)
         yield Line("")

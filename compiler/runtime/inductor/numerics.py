@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
+# The name of the observer in the generated module.
 _OBSERVER = "_observe_buffer"
 # Lines of generated code that write to buffers: calls of kernels, calls with a result, and calls with `out=`.
 _WRITE = re.compile(
     r"^(?P<indent>\s+)(?:cpp_fused_\w+\(|extern_kernels\.|torch\.ops\.|(?P<result>buf\d+) = (?!buf\d+;))"
 )
+# Lines that allocate or view a buffer.
 _NO_WRITE = re.compile(r"= (?:empty_strided|reinterpret_tensor|alloc_from_pool)")
 _BUFFER = re.compile(r"\bbuf\d+\b")
 
@@ -48,9 +50,7 @@ def compare_nodes(
     symbols = symbol_values(captured.graph, captured.tensors, captured.numbers)
     outputs = [op for op in captured.graph.operations if every and len(op.metas) == 1 and op.metas[0] is not None]
     program = fx_program(captured.graph, symbols, [op.stable for op in outputs])
-    artifact = compile_program(
-        program, captured.tensors, recipe.backend_flags, recipe.threads, on_activity=on_progress
-    )  # fmt: skip
+    artifact = compile_program(program, captured.tensors, recipe.backend_flags, recipe.threads, on_activity=on_progress)
     compile_seconds = time.perf_counter() - start
     with torch_threads(recipe.threads), torch.no_grad():
         observed = [*dict.fromkeys(artifact.values.values()), *(op.stable for op in outputs)]
@@ -61,7 +61,10 @@ def compare_nodes(
 
 
 class _Comparison:
-    """The reference runs in lockstep with the generated code; `errors` are by stable name."""
+    """One comparison: the reference runs in lockstep with the generated code.
+
+    `observed` are the stable names of the nodes whose values are compared, `errors` their deviations by stable name.
+    """
 
     def __init__(
         self, captured: CapturedGraph, symbols: Mapping[str, int], reference: Reference, observed: Sequence[str]
@@ -78,6 +81,7 @@ class _Comparison:
         self.errors: dict[str, Deviation] = {}
 
     def run(self, artifact: InductorArtifact, outputs: Sequence[str]) -> None:
+        """Runs the generated code, and compares its buffers and its last results, the values of the nodes `outputs`."""
         loaded = LoadedArtifact(add_observer_calls(artifact), self._captured.tensors, torch.get_num_threads())
         setattr(loaded.module, _OBSERVER, lambda buffer, value: self._compare(artifact.values.get(buffer, ""), value))
         torch.manual_seed(SEED)
@@ -101,13 +105,14 @@ class _Comparison:
             self._counts[op.stable] = count_nonfinite(value)
 
     def report(self, graph: int, every: bool, seconds: float, compile_seconds: float) -> NumericsReport:
+        """Returns the report; `graph` is the number of the graph in its program."""
         nodes = tuple(self._numbers(op, every) for op in self._captured.graph.operations)
         first, cause = first_beyond_tolerance(nodes)
-        notes = ["values of Inductor's code; nodes that are fused into others have none"]
+        notes = ("values of Inductor's code; nodes that are fused into others have none",)
         results = tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op))
         return NumericsReport(
             graph, self._kind, nodes, first, cause, results=results, seconds=seconds, compile_seconds=compile_seconds,
-            notes=tuple(notes),
+            notes=notes,
         )  # fmt: skip
 
     def _numbers(self, op: Op, every: bool) -> NodeNumbers:
@@ -121,7 +126,10 @@ class _Comparison:
 
 
 def add_observer_calls(artifact: InductorArtifact) -> InductorArtifact:
-    """Returns the artifact with a call of the observer after each line that writes buffers, with each new buffer."""
+    """Returns the artifact with calls of the observer: after each line that writes buffers, one for each new buffer.
+
+    The observer is called with the name and the value of the buffer.
+    """
     seen: set[str] = set()
     lines = []
     for line in artifact.source.split("\n"):

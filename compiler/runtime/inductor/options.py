@@ -11,10 +11,10 @@ from buddy.compiler.protocol.catalogue import FlagInfo
 from buddy.compiler.protocol.worker_messages import InductorFlags
 from buddy.compiler.runtime.inductor.program import InductorError
 
-# Settings that recipes cannot choose: those by which stages are recorded, those of caches, tests, processes and other
-# targets, and private ones.
-_RESERVED = ("trace.", "test_configs.", "rocm.", "cuda.", "halide.", "cutlass.", "aot_inductor", "_")
-_RESERVED_WORDS = (
+# Prefixes and parts of the names of settings that recipes cannot choose: those by which stages are recorded, those of
+# caches, tests, processes and other targets, and private ones.
+_RESERVED_PREFIXES = ("trace.", "test_configs.", "rocm.", "cuda.", "halide.", "cutlass.", "aot_inductor", "_")
+_RESERVED_PARTS = (
     "TYPE_CHECKING",
     "cache",
     "debug",
@@ -32,7 +32,7 @@ def settings_of(flags: Sequence[str], threads: int) -> dict[str, object]:
     chosen = dict(map(_parse_flag, flags))
     return {
         **chosen,
-        # A hit would skip the passes whose stages are shown.
+        # A hit in these caches would skip the passes whose stages are shown.
         "fx_graph_cache": False,
         "fx_graph_remote_cache": False,
         # Worker processes would be forked after torch has used threads.
@@ -62,7 +62,7 @@ def flags() -> Iterator[FlagInfo]:
 
 
 def describe(chosen: tuple[str, ...]) -> InductorFlags:
-    """Returns the settings, and whether `chosen` are valid flags; for a one-shot process."""
+    """Returns the settings, and whether `chosen` are valid flags; a one-shot process calls this."""
     return InductorFlags({"torch": str(torch.__version__)}, tuple(flags()), flag_problem(chosen))
 
 
@@ -73,7 +73,7 @@ def _defaults() -> dict[str, object]:
 
 
 def _is_reserved(name: str) -> bool:
-    return name.startswith(_RESERVED) or any(word in name for word in _RESERVED_WORDS)
+    return name.startswith(_RESERVED_PREFIXES) or any(part in name for part in _RESERVED_PARTS)
 
 
 def _parse_flag(flag: str) -> tuple[str, object]:

@@ -26,7 +26,7 @@ class InductorError(BuddyError):
 
 @dataclass(frozen=True)
 class FxProgram:
-    """`module` takes the tensors of the graph's placeholders, and returns its results that are tensors.
+    """A Buddy graph as an FX graph: `module` takes the tensors of its placeholders, and returns its tensor results.
 
     `stable` maps the name of each FX node to the stable names of its Buddy nodes: the node that it computes, and for a
     node with several results also the nodes that select a result, because Inductor's later graphs omit them.
@@ -43,31 +43,32 @@ def fx_program(graph: Graph, symbols: Mapping[str, int], outputs: Sequence[str] 
     input or with another result is copied, so that Inductor's code returns all results itself. Raises `InductorError`
     for a node that is not an op of torch.
     """
-    fx = torch.fx.Graph()
+    fx_graph = torch.fx.Graph()
     values: dict[str, torch.fx.Node] = {}
     stable: dict[str, tuple[str, ...]] = {}
     for placeholder in graph.placeholders:
-        node = values[placeholder.name] = fx.placeholder(placeholder.name)
+        node = values[placeholder.name] = fx_graph.placeholder(placeholder.name)
         stable[node.name] = (placeholder.stable,)
     for op in graph.operations:
-        node = values[op.name] = _add_node(fx, op, values, symbols)
+        node = values[op.name] = _add_node(fx_graph, op, values, symbols)
         stable[node.name] = (op.stable,)
         if isinstance(op, GetItemOp):
             source = node.all_input_nodes[0].name
             stable[source] = (*stable[source], op.stable)
     results = [op for op in graph.results if isinstance(op, Op)]
     results += [op for op in graph.operations if op.stable in set(outputs)]
-    returned = _without_aliases(fx, [values[op.name] for op in results])
+    returned = _without_aliases(fx_graph, [values[op.name] for op in results])
     stable.update(
         {node.name: (op.stable,) for node, op in zip(returned, results, strict=True) if node.name not in stable}
     )
-    fx.output(tuple(returned))
-    return FxProgram(torch.fx.GraphModule(torch.nn.Module(), fx), stable)
+    fx_graph.output(tuple(returned))
+    return FxProgram(torch.fx.GraphModule(torch.nn.Module(), fx_graph), stable)
 
 
 def _add_node(
-    fx: torch.fx.Graph, op: Op, values: Mapping[str, torch.fx.Node], symbols: Mapping[str, int]
+    fx_graph: torch.fx.Graph, op: Op, values: Mapping[str, torch.fx.Node], symbols: Mapping[str, int]
 ) -> torch.fx.Node:
+    """Adds the call of `op` to the FX graph, with operands by name in `values`. Raises `InductorError`."""
     try:
         target = operator.getitem if isinstance(op, GetItemOp) else resolve_op(op.target)
     except AttributeError as error:
@@ -76,16 +77,16 @@ def _add_node(
     keywords = {key: plain_to_torch(argument, values, symbols) for key, argument in op.kwargs.items()}
     if any(isinstance(value, torch.Tensor) for value in (*arguments, *keywords.values())):
         raise InductorError(f"Inductor cannot compile {op.target}: an argument is a tensor by its form", node=op.stable)
-    return fx.create_node("call_function", target, arguments, keywords, name=op.name)
+    return fx_graph.create_node("call_function", target, arguments, keywords, name=op.name)
 
 
-def _without_aliases(fx: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+def _without_aliases(fx_graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """Returns `results`, with a copy of each that is an input, a view, or listed before."""
     seen: set[torch.fx.Node] = set()
     returned = []
     for node in results:
         if node in seen or node.op == "placeholder" or _is_view(node):
-            returned.append(fx.call_function(torch.ops.aten.clone.default, (node,)))
+            returned.append(fx_graph.call_function(torch.ops.aten.clone.default, (node,)))
         else:
             returned.append(node)
         seen.add(node)
@@ -93,7 +94,10 @@ def _without_aliases(fx: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> li
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Returns whether a node may return memory of an operand, by the schema of its op; `getitem` is as its operand."""
+    """Returns whether a node may return memory of an operand, by the schema of its op.
+
+    A `getitem` may do so if the op whose result it selects may.
+    """
     if node.target is operator.getitem:
         return _is_view(node.all_input_nodes[0])
     if not isinstance(node.target, OpOverload):

@@ -58,27 +58,31 @@ class FxOrigins:
         return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
 
     def values_of(self, graph: torch.fx.Graph, buffers: Mapping[str, object]) -> dict[str, str]:
-        """Returns the node whose value is in each of `buffers`, which are FX nodes of `graph`.
+        """Returns the Buddy node whose value is in each buffer, by the name of the buffer.
 
-        One Buddy node may become several FX nodes. Its value is that of the FX node which FX nodes of other Buddy nodes
-        read.
+        `buffers` maps names of buffers to FX nodes of `graph`. One Buddy node may become several FX nodes. Its value is
+        that of the FX node which FX nodes of other Buddy nodes read. Buffers of other FX nodes are left out.
         """
-        last: dict[Any, str] = {}
+        name_by_fx_node: dict[Any, str] = {}
         for node in graph.nodes:
             names = self.of(node)
             is_read = any(user.op == "output" or self.of(user) != names for user in node.users)
             if node.op == "call_function" and names and is_read:
-                last[node] = names[-1]
-        counts = Counter(last.values())
-        return {name: last[node] for name, node in buffers.items() if node in last and counts[last[node]] == 1}
+                name_by_fx_node[node] = names[-1]
+        counts = Counter(name_by_fx_node.values())
+        return {
+            buffer: name_by_fx_node[node]
+            for buffer, node in buffers.items()
+            if node in name_by_fx_node and counts[name_by_fx_node[node]] == 1
+        }
 
     def of_scheduled(self, scheduled: BaseSchedulerNode) -> NodeNames:
         """Returns the nodes that a scheduler node computes; nodes without an IR node have none."""
-        parts = [part.node for part in scheduled.get_nodes() if part.node is not None]
-        return self.of_all(sorted((o for part in parts for o in part.origins), key=_position))
+        return self.of_all(_origins(scheduled))
 
 
 def _position(node: Any) -> Any:
+    """Returns a key by which FX nodes are sorted in the order of their graph."""
     return getattr(node, "_sort_key", ())
 
 
@@ -95,8 +99,9 @@ def _first_names(sources: Iterable[Any]) -> Iterator[str]:
 class KernelLines:
     """The nodes of each line of the C++ kernels of one compilation, from marks in the code while it is generated.
 
-    The marks are comments, and are removed before the code is compiled or cached. Kernels that several layers share
-    have the nodes of all of them.
+    `kernels` has for each kernel the nodes of each line, and whether they are derived, as in `Line`. The marks are
+    comments, and are removed before the code is compiled or cached. Kernels that several layers share have the nodes of
+    all of them. `_sets` numbers the sets of nodes.
     """
 
     origins: FxOrigins
@@ -143,7 +148,7 @@ class KernelLines:
             scheduling: Any, code: str, nodes: Sequence[BaseSchedulerNode], *more: object, **keywords: object
         ) -> object:
             name = define(scheduling, _MARK.sub("", code), nodes, *more, **keywords)
-            kernel_names = lines.origins.of_all(o for node in nodes for o in _origins(node))
+            kernel_names = lines.origins.of_all(origin for node in nodes for origin in _origins(node))
             lines._record(name, code, kernel_names)
             return name
 
@@ -154,6 +159,7 @@ class KernelLines:
             yield
 
     def _mark(self, kind: str, *nodes: Any) -> str:
+        """Returns the mark of lines that compute the scheduler nodes `nodes`; `kind` is "direct" or "loops"."""
         names = self.origins.of_all(origin for node in nodes for origin in _origins(node))
         return f" //@{kind} {self._sets.setdefault(names, len(self._sets))}"
 
@@ -170,23 +176,29 @@ class KernelLines:
         if earlier is not None and len(earlier) == len(recorded):
             pairs = zip(earlier, recorded, strict=True)
             recorded = [
-                (tuple(dict.fromkeys((*a, *b))), is_derived and is_also_derived)
-                for (a, is_derived), (b, is_also_derived) in pairs
+                (tuple(dict.fromkeys((*names, *more_names))), is_derived and is_also_derived)
+                for (names, is_derived), (more_names, is_also_derived) in pairs
             ]
         self.kernels[name] = recorded
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
+    """Returns the FX nodes that a scheduler node computes, in the order of their graph."""
     parts = [part.node for part in node.get_nodes() if part.node is not None]
     return sorted((origin for part in parts for origin in part.origins), key=_position)
 
 
 def _add_mark(line: str, mark: str) -> str:
-    """Returns a line of C++ with a mark, unless it has one, is empty, or continues on the next line."""
-    last = line.rsplit("\n", 1)[-1]
-    if not last.strip() or last.endswith("\\") or _MARK.search(last):
+    """Returns text of C++ with a mark at the end of each line, except for lines that cannot have one.
+
+    These are empty, have a mark already, or continue on the next line. If the last line is one of them, no line gets a
+    mark.
+    """
+    parts = line.split("\n")
+    if not _can_be_marked(parts[-1]):
         return line
-    return "\n".join(
-        part if not part.strip() or part.endswith("\\") or _MARK.search(part) else part + mark
-        for part in line.split("\n")
-    )
+    return "\n".join(part + mark if _can_be_marked(part) else part for part in parts)
+
+
+def _can_be_marked(line: str) -> bool:
+    return bool(line.strip()) and not line.endswith("\\") and not _MARK.search(line)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, sender: Any) -> Reply:
-    """Compiles a captured graph by Inductor; sends each finished stage, and returns the reply with the artifact."""
+    """Compiles a captured graph by Inductor; sends each finished stage, and returns the reply with the artifact.
+
+    `sender` sends stages to the engine.
+    """
     started = time.perf_counter()
     stages: list[Stage] = []
     assignments = tuple(Assignment(op.stable, INDUCTOR) for op in captured.graph.operations)
@@ -59,9 +62,9 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
 
 
 def text_of(lines: Sequence[Line]) -> StageText:
-    """Returns the text of lines with their nodes.
+    """Returns the text of lines with their nodes, which are numbered sets.
 
-    The nodes of a set are either all direct or all derived, so the same names may be two sets.
+    The nodes of a set are either all direct or all derived, so the same names may be two sets. Set 0 has no nodes.
     """
     set_numbers: dict[tuple[NodeNames, bool], int] = {((), False): 0}
     line_sets = []
@@ -70,6 +73,7 @@ def text_of(lines: Sequence[Line]) -> StageText:
         line_sets.append(set_numbers.setdefault(key, len(set_numbers)))
     derived = {number: names for (names, is_derived), number in set_numbers.items() if is_derived}
     has_machine_code = any(line.machine_code for line in lines)
+    # Counted in bytes of machine code, or in lines that are not empty.
     amounts = Counter[str]()
     for line in lines:
         kind = "unmapped" if not line.names else "derived" if line.is_derived else "direct"
@@ -91,7 +95,10 @@ def _unsupported(captured: CapturedGraph) -> Diagnostic | None:
 
 
 def _remarks(recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """Returns a remark for each lowering and precision of the recipe, which Inductor ignores."""
+    """Returns remarks on the lowerings and precisions of the recipe, which Inductor ignores.
+
+    Each has its kind, the node (or "" for all), and the text.
+    """
     reason = "has no effect: Inductor compiles the captured graph"
     choices = [(choice.node, f"the lowering {choice.lowering} {reason}") for choice in recipe.choices]
     choices += [(choice.node, f"the precision {choice.precision} {reason}") for choice in recipe.precisions]
