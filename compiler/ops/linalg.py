@@ -42,12 +42,8 @@ ops_registry = Registry(
     convolutions.ops_registry,
     indexing.ops_registry,
     scatter.ops_registry,
-    scans.ops_registry,
-    convolutions.ops_registry,
     quantised.ops_registry,
     pools.ops_registry,
     resize.ops_registry,
     matrices.ops_registry,
-    indexing.ops_registry,
-    shapes.ops_registry,
 )

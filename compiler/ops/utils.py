@@ -12,8 +12,9 @@ from buddy.compiler.protocol.errors import BuddyError
 
 # Lowerings also import these functions of the graph package from here.
 __all__ = [
-    "LoweringError", "SymbolTable", "TransientLoweringError", "argument", "constant", "constant_attribute", "meta_type",
-    "mlir_element_type_get", "normalize_dim", "permutation_of", "tensor_type", "value_of",
+    "Lowering", "LoweringError", "Registry", "Results", "SymbolTable", "TransientLoweringError", "argument", "constant",
+    "constant_attribute", "meta_type", "mlir_element_type_get", "normalize_dim", "permutation_of", "tensor_type",
+    "value_of",
 ]  # fmt: skip
 
 # Maps (node name, result index) to the MLIR value of the result.

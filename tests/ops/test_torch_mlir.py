@@ -123,7 +123,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     (node,) = [op.stable for op in line.program.graph.operations]
     recipe = msgspec.structs.replace(default_recipe(), choices=(OpChoice(node, TORCH_MLIR),))
     with monkeypatch.context() as patch:
-        patch.setattr(separate_process, "_torch_mlir", [separate_process._Process()])
+        patch.setattr(separate_process, "_processes", [separate_process._Process()])
         patch.setattr(separate_process, "TIMEOUT_SECONDS", 0.0)
         compiled_graph._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert program_cache.find_program(line.program.graph, recipe) is None

@@ -15,5 +15,4 @@ ops_registry = Registry(
     factorizations.ops_registry,
     ldl.ops_registry,
     jacobi.ops_registry,
-    factorizations.ops_registry,
 )
