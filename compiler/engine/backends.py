@@ -196,7 +196,7 @@ class _Inductor:
     compilation: type[CompilationRequest] = InductorCompilation
     needs_program = True
     # The module whose function lists and checks the settings; importing it would load torch into the engine.
-    _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.options"
+    _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.program"
 
     def problem(self) -> Diagnostic | None:
         missing = missing_cxx_message()

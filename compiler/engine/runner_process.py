@@ -152,7 +152,7 @@ def collect_remarks_in_child(channel: Channel, captured: CapturedGraph, request:
 
 def _compile(channel: Channel, captured: CapturedGraph, request: CompileInHost) -> Reply:
     if request.recipe.backend == INDUCTOR:
-        from buddy.compiler.runtime.inductor.stages import compile_captured
+        from buddy.compiler.runtime.inductor.compiling import compile_captured
 
         return compile_captured(channel, captured, request.recipe, StageSender(channel, request.known_texts))
     from buddy.compiler.driver.compilation import Compiler
@@ -191,7 +191,7 @@ def _remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
 
 
 def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
-    from buddy.compiler.runtime.values import ResultWriter, choose_tensors
+    from buddy.compiler.runtime.captured import ResultWriter, choose_tensors
 
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     writer = ResultWriter(captured, request.values, request.values_folder)
@@ -216,8 +216,8 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
 
 
 def _prepare(captured: CapturedGraph, request: PrepareRun) -> Reply:
+    from buddy.compiler.runtime.captured import choose_tensors
     from buddy.compiler.runtime.measure import prepare_verdict
-    from buddy.compiler.runtime.values import choose_tensors
 
     prepare_verdict(replace(captured, tensors=choose_tensors(captured, request.inputs)), request.threads)
     return Done()
@@ -251,14 +251,14 @@ def _make_process(captured: CapturedGraph, request: Execute) -> Any:
         artifact = msgspec.msgpack.decode(request.artifact, type=InductorArtifact)
         return InductorProcess(artifact, captured.tensors, request.threads)
     from buddy.compiler.codegen.iree.options import artifact_from
-    from buddy.compiler.runtime.iree_process import IreeProcess
+    from buddy.compiler.runtime.other_compilers import IreeProcess
 
     return IreeProcess(artifact_from(request.artifact), captured.tensors, captured.numbers, request.threads)
 
 
 def _profile(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
-    from buddy.compiler.runtime.values import choose_tensors
+    from buddy.compiler.runtime.captured import choose_tensors
     from buddy.compiler.tools.profile.measure import profile
 
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
@@ -275,7 +275,7 @@ def _profile(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -
 
 
 def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
-    from buddy.compiler.runtime.inductor.numerics import compare_nodes
+    from buddy.compiler.runtime.inductor.process import compare_nodes
 
     report = compare_nodes(
         captured,
@@ -290,9 +290,9 @@ def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, reques
 
 def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
     from buddy.compiler.driver.observation import compile_observed
+    from buddy.compiler.runtime.captured import choose_tensors
     from buddy.compiler.runtime.graph_interpreter import symbol_values
     from buddy.compiler.runtime.node_comparison import compare_nodes
-    from buddy.compiler.runtime.values import choose_tensors
 
     on_progress = _progress_to(channel)
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))

@@ -19,13 +19,13 @@ from buddy.compiler.frontend.compiled_graph import CompiledGraph, CompilerOverri
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
-from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
 from buddy.compiler.frontend.quantisation.tensors import check_quantised
 from buddy.compiler.frontend.rejections import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
+    check_inputs,
     with_eager_errors,
     with_form_checks,
 )
@@ -41,7 +41,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.runtime import released_weights
+from buddy.compiler.runtime import packed_weights
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def restore_weights() -> None:
 
     Call it before eager code reads such weights, for example to save them. They then take memory again.
     """
-    released_weights.restore_all()
+    packed_weights.restore_all()
 
 
 def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: CompilerOverrides | None = None) -> Runner:

@@ -36,7 +36,7 @@ from buddy.compiler.protocol.recipe import (
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
-from buddy.compiler.runtime.released_weights import CAN_RELEASE
+from buddy.compiler.runtime.packed_weights import CAN_RELEASE
 from buddy.compiler.support.target import host, measured_rates, prefers_bf16x3
 
 Fallback = Literal["eager", "error"]

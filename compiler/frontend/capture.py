@@ -32,8 +32,7 @@ from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.eager_dispatch import dispatch_like_eager
 from buddy.compiler.frontend.eager_program import eager_program, unseeded_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.graph_break import find_graph_break
-from buddy.compiler.frontend.graph_info import fx_code, fx_table, make_graph_info
+from buddy.compiler.frontend.graph_info import find_graph_break, fx_code, fx_table, make_graph_info
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
 from buddy.compiler.frontend.random_numbers import SEED, decompose_random, new_seed
 from buddy.compiler.frontend.torch_dialect import import_graph

@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.strided_views import Runner
+from buddy.compiler.runtime.buffers import Lend, releases_saved_tensors
 from buddy.compiler.runtime.native_calls import BuiltinCall
-from buddy.compiler.runtime.saved_memory import Lend, releases_saved_tensors
 
 _DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
 

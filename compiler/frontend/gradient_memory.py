@@ -16,8 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch.fx import GraphModule, Node
 
 from buddy.compiler.frontend.strided_views import Runner
-from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, WorkArena
-from buddy.compiler.runtime.saved_memory import Lend, releases_saved_tensors
+from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, Lend, WorkArena, releases_saved_tensors
 
 # Idle memory is freed if the gradients have at least this multiple of its bytes. The first write to a page takes about
 # as long as a few passes over it, and a step reads and writes each gradient several times.

@@ -13,8 +13,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from buddy.compiler.frontend.recomputation import recompute_cheap_values
-from buddy.compiler.frontend.saved_tensors import mark_repeated_view, mark_training_roles
+from buddy.compiler.frontend.saved_tensors import mark_repeated_view, mark_training_roles, recompute_cheap_values
 from buddy.compiler.frontend.strided_views import base_of_views, returns_view, storage_of
 
 

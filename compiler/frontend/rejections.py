@@ -1,4 +1,4 @@
-"""Makes compiled code reject the calls that eager rejects, with eager's own error.
+"""Rejects graphs with unsupported inputs, and makes compiled code reject the calls that eager rejects, with its errors.
 
 Two checks find calls that eager may reject. While AOTAutograd traces a graph, each ATen op on small tensors is called
 once in eager on plain values (zeros and ones) of the same shapes and dtypes; if an op raises, the graph is suspected.
@@ -17,17 +17,81 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tag
+from torch._guards import Guard, TracingContext
+from torch.autograd import forward_ad
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from buddy.compiler.frontend.names import python_line
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.names import node_title, python_line
+from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.callbacks import is_rejection
-from buddy.compiler.runtime.released_weights import restore_among
+from buddy.compiler.runtime.packed_weights import restore_among
+from buddy.compiler.support.dynamo_internals import GlobalStateSource, GuardBuilder
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.strided_views import Runner
+
+
+# ---- inputs that compiled code does not support ----------------------------------------------------------------------
+
+
+def check_inputs(module: GraphModule, inputs: Sequence[object]) -> None:
+    """Raises `UnsupportedGraphError` for a Dynamo graph with inputs that compiled code does not read.
+
+    These are jagged nested tensors, tensors of a layout other than strided, and tensors that may have tangents.
+    `inputs` are the real inputs, because PyTorch traces a tensor of the layout MKLDNN as a strided one.
+    """
+    _check_tangents()
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node in placeholders:
+        if _is_ragged(node.meta.get("example_value")):
+            raise UnsupportedGraphError(Diagnostic(f"{node.name} is a jagged nested tensor, or a ragged dim of one"))
+    for node, value in zip(placeholders, inputs, strict=False):
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            raise _unsupported(node, value.layout)
+
+
+def _is_ragged(value: object) -> bool:
+    """True if a value is a jagged nested tensor, or a ragged dim of one."""
+    if isinstance(value, torch.Tensor):
+        return value.is_nested
+    return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
+
+
+def _unsupported(node: Node, layout: torch.layout) -> UnsupportedGraphError:
+    name = str(layout).removeprefix("torch.")
+    return UnsupportedGraphError(
+        Diagnostic(
+            what=f"{node_title(node)} has the layout {name}, which compiled code cannot represent",
+            todo="pass its to_dense(), or let the graph stay in eager (fallback='eager')",
+            node=node.name,
+        )
+    )
+
+
+def _check_tangents() -> None:
+    """Raises `UnsupportedGraphError` inside `forward_ad.dual_level()`, where inputs may have tangents.
+
+    Compiled code would drop them: neither the graph nor the dispatch keys of a tensor show a tangent, and TorchDynamo
+    does not compile again for it. The guard makes it compile again when the level changes.
+    """
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL))
+    if forward_ad._current_level >= 0:
+        raise UnsupportedGraphError(
+            Diagnostic(
+                what="the call is inside forward_ad.dual_level(), and compiled code does not compute tangents",
+                todo="use torch.func.jvp inside the compiled function, or let the graph stay in eager "
+                "(fallback='eager')",
+            )
+        )
+
+
+# ---- calls that eager rejects ----------------------------------------------------------------------------------------
 
 
 # Decompositions by overload.

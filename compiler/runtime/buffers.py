@@ -3,6 +3,10 @@
 The first write to a page is slow, because the kernel has to find, clear and map it; so a result whose memory is free is
 reused by the next call. Address translation with pages of 4 KiB takes a third of the time of reading, so large tensors
 request huge pages, which Linux may grant. Packed weights are in one block, since each call reads them sequentially.
+
+A backward graph may write gradients to the memory of saved tensors after their last use, so that gradients and saved
+tensors need not be in memory at the same time. Only tensors that nothing but the call uses are lent to it: others are
+results of the program, kept by hooks on saved tensors, or saved for another backward pass.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import ctypes
 import math
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import getrefcount
+from typing import Any, Protocol
 
 import torch
 
@@ -312,3 +318,79 @@ def _allocate_packed(size: int) -> torch.Tensor:
     if alignment == HUGE_PAGE_BYTES:
         request_huge_pages(memory.data_ptr() + start, size)
     return memory[start : start + size]
+
+
+# ---- memory of saved tensors -----------------------------------------------------------------------------------------
+
+
+def releases_saved_tensors() -> bool:
+    """True inside a backward pass that releases saved tensors after use, and whose results have no gradients."""
+    # Dynamo, for compiled autograd, cannot trace the question.
+    if torch.compiler.is_compiling():
+        return False
+    return not torch.is_grad_enabled() and not torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+class Lend(Protocol):
+    """Returns a context in which a call may write results to those of its inputs `tensors` that nothing else uses.
+
+    Returns `None` if it writes to none. See `unshared_storages` for the parameters.
+    """
+
+    def __call__(
+        self, tensors: Sequence[torch.Tensor], is_released: bool = False
+    ) -> AbstractContextManager[None] | None: ...
+
+
+def unshared_storages(
+    tensors: Sequence[torch.Tensor], numbers: Iterable[int], is_released: bool = False
+) -> dict[int, torch.UntypedStorage]:
+    """Returns the storages of those tensors with `numbers` that nothing else uses, by number.
+
+    A tensor that does not begin at the start of its storage is left out: scratch memory may lie after the tensor.
+    `tensors` are a tuple with saved tensors, made inside the backward function of an autograd function. In Python, only
+    this tuple may refer to them, and only a `BufferPool` to their storages. `is_released` says that the autograd
+    function has released its saved tensors.
+    """
+    expected = _expected_counts()
+    if expected is not None and is_released:
+        expected = (0, expected[1])
+    return {
+        number: tensors[number].untyped_storage()
+        for number in numbers
+        if expected is not None and tensors[number].storage_offset() == 0 and _count_uses(tensors, number) == expected
+    }
+
+
+def _count_uses(tensors: Sequence[torch.Tensor], number: int) -> tuple[int, int]:
+    """Returns the number of references to a tensor, less those of a listed object, and that of users of its storage."""
+    assert storage_use_count is not None
+    tensor = tensors[number]
+    references = getrefcount(tensor) - references_of_listed_object()
+    storage = tensor.untyped_storage()
+    return references, -1 if storage.is_shared() else storage_use_count(storage._cdata)
+
+
+@lru_cache(maxsize=1)
+def _expected_counts() -> tuple[int, int] | None:
+    """Returns the result of `_count_uses` for a tensor that nothing else uses; `None` if it cannot be found out."""
+    if storage_use_count is None:
+        return None
+    counts: list[tuple[int, int]] = []
+
+    class SaveOne(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(torch.zeros(4, device="cpu"))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            inputs = (*ctx.saved_tensors, gradient)
+            counts.append(_count_uses(inputs, 0))
+            return gradient
+
+    with torch.enable_grad():
+        x = torch.ones(4, device="cpu", requires_grad=True)
+        torch.autograd.grad(SaveOne.apply(x).sum(), x)
+    return counts[0] if counts and counts[0][1] > 0 else None

@@ -24,9 +24,10 @@ from buddy.compiler.runtime.buffers import (
     move_to_huge_pages,
     spec_bytes,
     torch_dtype,
+    unshared_storages,
 )
 from buddy.compiler.runtime.callbacks import EagerOps
-from buddy.compiler.runtime.linker import BlockFunction, Library, function_sizes
+from buddy.compiler.runtime.linker import SEQUENTIAL, BlockFunction, Library, function_sizes, torch_fork
 from buddy.compiler.runtime.native_calls import (
     BuiltinCall,
     NativeArgument,
@@ -36,10 +37,15 @@ from buddy.compiler.runtime.native_calls import (
     native_function_address,
 )
 from buddy.compiler.runtime.on_device import LoadedDeviceProgram
-from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
-from buddy.compiler.runtime.released_weights import holds_new_elements, is_released, release, restore
-from buddy.compiler.runtime.saved_memory import unshared_storages
-from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, weight_state
+from buddy.compiler.runtime.packed_weights import (
+    SharedArgument,
+    SharedWeights,
+    holds_new_elements,
+    is_released,
+    release,
+    restore,
+    weight_state,
+)
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind_symbols, dense
 from buddy.compiler.support import blas
 from buddy.compiler.support.target import cores

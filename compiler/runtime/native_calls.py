@@ -43,7 +43,7 @@ from buddy.compiler.runtime.native_ir import (
     TensorLayout,
     native_ir,
 )
-from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, before_first_release, has_released
+from buddy.compiler.runtime.packed_weights import MIN_RELEASED_BYTES, before_first_release, has_released
 
 # CPython's flag of functions that are called with an array of arguments.
 _METH_FASTCALL = 0x80

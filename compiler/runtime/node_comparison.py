@@ -26,7 +26,7 @@ from buddy.compiler.runtime.compare import ErrorMetrics, can_detect_moved_elemen
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, narrow, symbol_values
 from buddy.compiler.runtime.measure import torch_threads
-from buddy.compiler.runtime.shared_weights import SharedWeights
+from buddy.compiler.runtime.packed_weights import SharedWeights
 from buddy.compiler.runtime.torch_ops import observe_nodes
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 

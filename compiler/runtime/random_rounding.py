@@ -10,8 +10,10 @@ u sqrt(S / 3), where u is the unit roundoff and S the sum of the squares of all 
 n (Q / 2 + s² / 3), where Q is the sum of the squares of the addends and s the result: the first term holds on average
 for addends of random sign, the second one for equal addends.
 
-Convolutions of 3x3 windows in bfloat16 may be computed by Winograd's algorithm, which rounds sums of operands. The runs
-with random errors therefore use it too (`runtime.winograd`).
+Compiled code may compute convolutions of 3x3 windows in bfloat16 by Winograd's algorithm, so runs with random errors
+use it too. Its transformed tiles and weights are rounded to bfloat16, so the result differs from that of a direct
+convolution of the same operands by more than roundings of sums. Tiles have 2x2 results: F(2x2, 3x3) of Lavin and Gray,
+"Fast algorithms for convolutional neural networks", 2015.
 """
 
 from __future__ import annotations
@@ -32,7 +34,59 @@ from buddy.compiler.runtime.graph_interpreter import (
     widen,
 )
 from buddy.compiler.runtime.torch_values import to_torch_dtype
-from buddy.compiler.runtime.winograd import can_use_winograd, convolve
+
+# ---- Winograd's algorithm --------------------------------------------------------------------------------------------
+
+
+# The matrices B^T, G and A^T of the paper, by which tiles, weights and products are multiplied from both sides.
+_INPUT_TRANSFORM = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]]
+_WEIGHT_TRANSFORM = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
+_OUTPUT_TRANSFORM = [[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]]
+
+
+def can_use_winograd(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> bool:
+    """Returns whether the algorithm can compute `op`: a convolution of images by 3x3 windows, without stride or groups.
+
+    `operand(op, index)` is the value of an operand of `op`.
+    """
+    if op.target != "convolution.default" or operand(op, 1).shape[2:] != (3, 3):
+        return False
+    stride, dilation, is_transposed, groups = op.args[3], op.args[5], op.args[6], op.args[8]
+    is_plain = all(step == 1 for step in (*stride, *dilation))
+    return is_plain and not is_transposed and groups == 1
+
+
+def convolve_by_winograd(x: torch.Tensor, weight: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+    """Returns the convolution of [N, C, H, W] and [O, C, 3, 3] in double precision, without a bias.
+
+    `padding` has one size for both dims or one for each. Operands, transformed tiles and transformed weights are
+    rounded to bfloat16.
+    """
+    input_transform, weight_transform, output_transform = (
+        torch.tensor(matrix, dtype=torch.float64) for matrix in (_INPUT_TRANSFORM, _WEIGHT_TRANSFORM, _OUTPUT_TRANSFORM)
+    )
+    padding = [int(size) for size in padding] * (2 // len(padding))
+    height, width = (size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True))
+    rows, columns = -(-height // 2), -(-width // 2)
+    end_padding = [
+        2 * tiles + 2 - size - pad for tiles, size, pad in zip((rows, columns), x.shape[2:], padding, strict=True)
+    ]
+    padded = torch.nn.functional.pad(_rounded(x), (padding[1], end_padding[1], padding[0], end_padding[0]))
+    tiles = padded.unfold(2, 4, 2).unfold(3, 4, 2)
+    inputs = _rounded(torch.einsum("ij,nchwjk,lk->nchwil", input_transform, tiles, input_transform))
+    weights = _rounded(torch.einsum("ij,ocjk,lk->ocil", weight_transform, _rounded(weight), weight_transform))
+    products = torch.einsum("ocil,nchwil->nohwil", weights, inputs)
+    results = torch.einsum("pi,nohwil,ql->nohpwq", output_transform, products, output_transform)
+    return results.flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
+
+
+def _rounded(value: torch.Tensor) -> torch.Tensor:
+    """Returns `value` rounded to bfloat16, in double precision."""
+    return value.bfloat16().double()
+
+
+# ---- the interpreter -------------------------------------------------------------------------------------------------
+
 
 # For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
 _FIRST_FACTOR_POSITIONS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
@@ -57,7 +111,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         """Returns the value of a node in double precision, with the errors of its sums, and rounded at random."""
         value = super()._compute(op)
         if self._precisions.get(op.stable) == "bf16" and can_use_winograd(op, self._operand):
-            value = convolve(self._operand(op, 0), self._operand(op, 1), op.args[4])
+            value = convolve_by_winograd(self._operand(op, 0), self._operand(op, 1), op.args[4])
             if op.args[2] is not None:
                 value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
         n_addends = _number_of_addends(op, self._operand)

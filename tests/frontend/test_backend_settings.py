@@ -25,7 +25,7 @@ from buddy.compiler.protocol.recipe import (
     Recipe,
     to_toml,
 )
-from buddy.compiler.runtime.released_weights import CAN_RELEASE
+from buddy.compiler.runtime.packed_weights import CAN_RELEASE
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import from_toml, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
-from buddy.compiler.runtime.released_weights import CAN_RELEASE
+from buddy.compiler.runtime.packed_weights import CAN_RELEASE
 from tests.conftest import RunPython
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]

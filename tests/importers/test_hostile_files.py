@@ -25,7 +25,7 @@ from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, required_permissions, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.protocol.source_files import archive_too_large, kind_of
-from buddy.compiler.runtime.values import InputError, _read_file
+from buddy.compiler.runtime.captured import InputError, _read_file
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
 from buddy.compiler.passes.pass_runner import run_pass
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.executable import call_block_function
-from buddy.compiler.runtime.linker import Library
-from buddy.compiler.runtime.openmp import SEQUENTIAL, ForkDefinition, torch_fork
+from buddy.compiler.runtime.linker import SEQUENTIAL, ForkDefinition, Library, torch_fork
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import Compiled
 

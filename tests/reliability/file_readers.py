@@ -28,7 +28,7 @@ def _torch() -> dict[str, FileReader]:
     from buddy.compiler.importers.sources.opening import Opening
     from buddy.compiler.importers.sources.pickles import list_globals, read_weights
     from buddy.compiler.protocol.source_locations import SourceError
-    from buddy.compiler.runtime.values import InputError
+    from buddy.compiler.runtime.captured import InputError
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()).eval()
@@ -121,7 +121,7 @@ def _inputs(title: str, data: bytes) -> None:
     import torch
 
     from buddy.compiler.protocol.run_report import InputChoice
-    from buddy.compiler.runtime import values as choose_inputs
+    from buddy.compiler.runtime import captured as choose_inputs
 
     found = choose_inputs._read_file(InputChoice("file", title=title, content=data))
     for value in choose_inputs._order_by_inputs(found, ["x", "y"] if title.endswith("z") else ["x"]):

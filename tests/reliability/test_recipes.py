@@ -16,8 +16,8 @@ from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, from_toml
+from buddy.compiler.runtime.captured import as_array
 from buddy.compiler.runtime.compare import TOLERANCES, compare
-from buddy.compiler.runtime.values import as_array
 from tests.reliability.campaign import Batch as CampaignBatch
 from tests.reliability.campaign import Note, Plan, Tried, run
 from tests.reliability.random_recipes import Choices, Insert, Set, Switch, edited, recipe_of

@@ -12,8 +12,8 @@ import torch
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.runtime.captured import InputError, as_array, choose_tensors, input_positions, make_values_file
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.values import InputError, as_array, choose_tensors, input_positions, make_values_file
 
 
 @pytest.fixture(scope="module")

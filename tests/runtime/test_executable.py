@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
-from buddy.compiler.runtime import LinkError, LoadedProgram, executable, measure, shared_weights
+from buddy.compiler.runtime import LinkError, LoadedProgram, executable, measure, packed_weights
 from buddy.compiler.runtime.native_calls import native_function_address
 from buddy.compiler.runtime.torch_values import dense_bytes
 from tests.runtime.objects import compile_object
@@ -124,7 +124,7 @@ def test_the_copy_of_a_frozen_weight_is_passed_without_python(monkeypatch: pytes
 
     def weight_state(source: torch.Tensor) -> tuple[object, ...]:
         asked.append(source)
-        return shared_weights.weight_state(source)
+        return packed_weights.weight_state(source)
 
     monkeypatch.setattr(executable, "weight_state", weight_state)
     program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)

@@ -13,7 +13,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import LoadedProgram, executable, run_and_compare
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.openmp import SEQUENTIAL, find_fork, torch_fork
+from buddy.compiler.runtime.linker import SEQUENTIAL, find_fork, torch_fork
 from tests.conftest import RunPython
 from tests.programs import Line
 

@@ -7,8 +7,8 @@ import torch
 
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import compare_results, relative_rms
+from buddy.compiler.runtime.random_rounding import convolve_by_winograd
 from buddy.compiler.runtime.sensitivity import is_within_spread, measure_spreads
-from buddy.compiler.runtime.winograd import convolve
 from tests.programs import captured
 
 
@@ -19,14 +19,14 @@ def test_a_convolution_of_small_integers_is_exact(padding: int, size: tuple[int,
     # Weights that are multiples of four stay integers when they are transformed, which bfloat16 holds up to 256.
     x, weight = torch.randint(-3, 4, (2, 5, *size)).float(), torch.randint(-3, 4, (4, 5, 3, 3)).float() * 4
     expected = torch.nn.functional.conv2d(x.double(), weight.double(), padding=padding)
-    assert torch.equal(convolve(x, weight, [padding, padding]), expected)
+    assert torch.equal(convolve_by_winograd(x, weight, [padding, padding]), expected)
 
 
 def test_its_roundings_are_those_of_bfloat16() -> None:
     x, weight = torch.randn(1, 32, 12, 12), torch.randn(16, 32, 3, 3)
     direct = torch.nn.functional.conv2d(x.bfloat16().double(), weight.bfloat16().double(), padding=1)
     # Roundings to 8 bits of both transformed operands have an rms of 2^-9 / sqrt(3) = 1.1e-3 each.
-    assert 5e-4 < relative_rms(convolve(x, weight, [1, 1]), direct) < 5e-3
+    assert 5e-4 < relative_rms(convolve_by_winograd(x, weight, [1, 1]), direct) < 5e-3
 
 
 def _network() -> tuple[CapturedGraph, list[torch.Tensor]]:
@@ -44,7 +44,7 @@ def _network() -> tuple[CapturedGraph, list[torch.Tensor]]:
 
 
 def _by_winograd(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    return convolve(convolve(x, first, [1, 1]).float().relu(), second, [1, 1]).float()
+    return convolve_by_winograd(convolve_by_winograd(x, first, [1, 1]).float().relu(), second, [1, 1]).float()
 
 
 def test_the_verdict_on_bfloat16_allows_for_what_the_algorithm_rounds() -> None:

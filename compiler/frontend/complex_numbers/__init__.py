@@ -1,7 +1,7 @@
 """Rewrites complex ops of ATen graphs to ops on real and imaginary parts, and Fourier transforms to matrix products."""
 
 # Importing a module registers its rules in `RULES`.
-from buddy.compiler.frontend.complex_numbers import arithmetic, bilinear, fourier, functions, layout, reductions  # noqa: F401
+from buddy.compiler.frontend.complex_numbers import arithmetic, fourier, functions, layout, reductions  # noqa: F401
 from buddy.compiler.frontend.complex_numbers.pair import RULES
 from buddy.compiler.frontend.complex_numbers.rewriting import decompose_complex
 

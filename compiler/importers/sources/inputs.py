@@ -11,8 +11,8 @@ import torch
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.programs import ShapeWord, shape_word
 from buddy.compiler.protocol.source_locations import SourceError, source_error
+from buddy.compiler.runtime.captured import random_like
 from buddy.compiler.runtime.torch_values import to_torch_dtype
-from buddy.compiler.runtime.values import random_like
 
 # The globals of a script that define what to compile.
 MODEL, INPUTS = "model", "example_inputs"

@@ -27,7 +27,7 @@ from buddy.compiler.frontend.capture import (
     record_inference,
     record_training,
 )
-from buddy.compiler.frontend.graph_break import collect_guards
+from buddy.compiler.frontend.graph_info import collect_guards
 from buddy.compiler.importers.sources.inputs import suspending_kind
 from buddy.compiler.importers.sources.lazy_trace import any_lazy
 from buddy.compiler.protocol import Guard

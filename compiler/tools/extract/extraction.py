@@ -24,10 +24,9 @@ from buddy.compiler.graph.serialization import ExtractionError, Opaque, extract_
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.callbacks import resolve_op
-from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.captured import CapturedGraph, as_array
 from buddy.compiler.runtime.graph_interpreter import SEED, compute_results, compute_values, symbol_values
 from buddy.compiler.runtime.torch_values import to_torch_dtype
-from buddy.compiler.runtime.values import as_array
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import HotSpot, Sampling
-from buddy.compiler.runtime.openmp import library_containing
+from buddy.compiler.runtime.linker import library_containing
 
 # The system call number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}

@@ -17,12 +17,17 @@ from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import symbol_values
-from buddy.compiler.runtime.inductor import numerics, options
-from buddy.compiler.runtime.inductor.compiling import InductorArtifact, InductorStage, compile_program, split_code
+from buddy.compiler.runtime.inductor import process, program
+from buddy.compiler.runtime.inductor.compiling import (
+    InductorArtifact,
+    InductorStage,
+    compile_program,
+    split_code,
+    text_of,
+)
 from buddy.compiler.runtime.inductor.process import LoadedArtifact
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
 from buddy.compiler.runtime.inductor.provenance import Line
-from buddy.compiler.runtime.inductor.stages import text_of
 from buddy.compiler.support.target import missing_cxx_message
 
 
@@ -125,7 +130,7 @@ def test_the_marks_of_lines_do_not_change_the_code(compiled: Compiled) -> None:
     program = fx_program(captured.graph, {})
     with (
         torch.no_grad(),
-        config.patch(options.settings_of((), 1)),
+        config.patch(program.settings_of((), 1)),
         mock.patch.object(GraphLowering, "save_output_code", codes.append),
     ):
         compile_fx(program.module, list(captured.tensors))
@@ -168,7 +173,7 @@ def test_a_wrong_kernel_is_the_first_node_out_of_tolerance(compiled: Compiled) -
     captured = compiled.captured
     held = list(compiled.artifact.values.values())
     assert {"up/addmm.0", "gelu.0", "down/addmm.0"} <= set(held)
-    comparison = numerics._Comparison(captured, {}, "eager", held)
+    comparison = process._Comparison(captured, {}, "eager", held)
     with torch.no_grad():
         comparison.run(InductorArtifact(wrong, compiled.artifact.constants, {}, compiled.artifact.values), ())
     report = comparison.report(0, False, 0.0, 0.0)
@@ -178,7 +183,7 @@ def test_a_wrong_kernel_is_the_first_node_out_of_tolerance(compiled: Compiled) -
 
 @pytest.mark.slow
 def test_every_node_is_compared_if_all_are_results(compiled: Compiled) -> None:
-    report = numerics.compare_nodes(compiled.captured, Recipe(backend="inductor"), every=True)
+    report = process.compare_nodes(compiled.captured, Recipe(backend="inductor"), every=True)
     assert report.ok
     assert {node.node for node in report.nodes if node.value_state == "fused"} == {"norm/native_layer_norm.0"}
 
@@ -224,12 +229,12 @@ def test_an_op_that_torch_does_not_have_is_named() -> None:
     ],
 )
 def test_flags_are_settings_that_name_no_file_or_program(flag: str, problem: str) -> None:
-    found = options.flag_problem((flag,))
+    found = program.flag_problem((flag,))
     assert problem in found if problem else not found
 
 
 def test_the_list_of_flags_has_the_settings_that_flags_may_set() -> None:
-    listed = {flag.name: flag for flag in options.flags()}
+    listed = {flag.name: flag for flag in program.flags()}
     assert listed["epilogue_fusion"].values == ("true", "false")
     assert "trace.enabled" not in listed
-    assert all(not options.flag_problem((f"--{name}=1",)) for name in listed)
+    assert all(not program.flag_problem((f"--{name}=1",)) for name in listed)

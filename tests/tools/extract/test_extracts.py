@@ -18,9 +18,8 @@ from buddy.compiler.graph.serialization import ExtractionError, extract_graph, f
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.captured import CapturedGraph, as_array
 from buddy.compiler.runtime.graph_interpreter import compute_values
-from buddy.compiler.runtime.values import as_array
 from buddy.compiler.tools.extract import Subgraph, extract, extract_subgraph, make_script
 
 

@@ -9,7 +9,7 @@ import torch
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.executable import LoadedProgram
-from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights
+from buddy.compiler.runtime.packed_weights import SharedArgument, SharedWeights
 from tests.programs import captured
 
 
