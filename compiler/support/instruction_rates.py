@@ -59,13 +59,24 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     """
     path, model = disk_cache.folder() / _FILE, _processor_model()
     names = (*instructions, "vfmadd")
+    # Machines with different processors may share the folder.
+    stored = _stored_rates(path)
+    if set(names) <= stored.get(model, {}).keys():
+        return {name: stored[model][name] for name in names}
+    rates = _measure_rates(names)
+    _save_rates(path, stored | {model: stored.get(model, {}) | rates})
+    return rates
+
+
+def _stored_rates(path: Path) -> dict[str, dict[str, float]]:
+    """Returns the rates by processor and instruction that a file has; none if it cannot be read."""
     try:
-        stored = json.loads(path.read_text())[model]
-        return {name: float(stored[name]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError):
-        rates = _measure_rates(names)
-        _save_rates(path, {model: rates})
-        return rates
+        return {
+            model: {name: float(rate) for name, rate in rates.items()}
+            for model, rates in json.loads(path.read_text()).items()
+        }
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _save_rates(path: Path, rates: dict[str, dict[str, float]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,3 +225,19 @@ def assembly_of(found: Compiled, cpu: str) -> str:
     module = parse_module(text, machine)
     run_pipeline(module, 3, machine)
     return str(target_machine(machine).emit_assembly(module))
+
+
+def test_measured_rates_of_other_processors_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Machines with different processors may share the cache folder; each measures once."""
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path))
+    measured: list[str] = []
+
+    def measure(names: Sequence[str]) -> dict[str, float]:
+        measured.append(instruction_rates._processor_model())
+        return {name: float(len(measured)) for name in names}
+
+    monkeypatch.setattr(instruction_rates, "_measure_rates", measure)
+    for model, rate in (("first", 1.0), ("second", 2.0), ("first", 1.0), ("second", 2.0)):
+        monkeypatch.setattr(instruction_rates, "_processor_model", lambda model=model: model)
+        assert instruction_rates.bfloat16_rates(["vdpbf16ps"]) == {"vdpbf16ps": rate, "vfmadd": rate}
+    assert measured == ["first", "second"]
