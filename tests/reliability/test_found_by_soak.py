@@ -223,4 +223,4 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
 def test_workers_are_begun_in_one_place_alone() -> None:
     """A coroutine that is created before it is awaited may never be awaited."""
     folder = Path(app.__file__).parent.parent
-    assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["background.py"]
+    assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["textual_helpers.py"]

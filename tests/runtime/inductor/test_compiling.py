@@ -127,13 +127,13 @@ def test_the_marks_of_lines_do_not_change_the_code(compiled: Compiled) -> None:
     from torch._inductor.graph import GraphLowering
 
     captured, codes = compiled.captured, []
-    program = fx_program(captured.graph, {})
+    converted = fx_program(captured.graph, {})
     with (
         torch.no_grad(),
         config.patch(program.settings_of((), 1)),
         mock.patch.object(GraphLowering, "save_output_code", codes.append),
     ):
-        compile_fx(program.module, list(captured.tensors))
+        compile_fx(converted.module, list(captured.tensors))
     counter = re.compile(r"^# AOT ID.*$", re.M)
     assert [counter.sub("", code) for code in codes] == [counter.sub("", compiled.artifact.source)]
     assert "//@" not in compiled.artifact.source
