@@ -1,4 +1,4 @@
-"""An engine that survives lost connections: it listens on a socket, and relays connect clients to it.
+"""An engine that survives lost connections: it listens on a socket, to which relay processes connect clients.
 
 It serves one client over any number of connections, one at a time, and exits when the client requests it, or after some
 seconds without a connection.
@@ -41,7 +41,7 @@ def serve_socket(*arguments: str) -> int:
     """
     descriptor, path, patience = int(arguments[0]), Path(arguments[1]), float(arguments[2])
     os.set_inheritable(descriptor, False)
-    # Only warnings, whatever the client's log level, and no output of the script: the file grows while the engine runs.
+    # Only warnings, whatever the client's log level: stderr is a file that grows while the engine runs.
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
@@ -68,10 +68,10 @@ def serve_socket(*arguments: str) -> int:
 log = logging.getLogger("buddy.engine")
 _READ_BYTES = 1 << 18
 _GREETING_SECONDS = 10.0
-# The time in which the relay that started the engine has to connect. It connects at once, unless it has been killed.
+# The time in which the relay that started the engine has to connect: enough for it to start, unless it is killed.
 _UNCLAIMED_SECONDS = 60.0
-# With more unconfirmed data than this, an engine without a client exits: the data would need more memory than the
-# stages.
+# With more unconfirmed data than this, in bytes, an engine without a client exits: the data would need more memory
+# than the engine itself, most of which is the IR of all stages.
 _MAX_UNCONFIRMED_BYTES = 1 << 28
 
 
@@ -118,7 +118,7 @@ class ResumableConnection:
         return self._stream.unconfirmed
 
     async def flush(self, timeout: float) -> None:
-        """Closes the link, and waits up to `timeout` seconds until all data has been written to it."""
+        """Closes the link for new data, and waits up to `timeout` seconds until earlier data has been written."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -52,7 +52,7 @@ from buddy.compiler.protocol import BY_HAND, Assignment
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe
 
-# The phase of nodes that have been lowered.
+# The phase of the pipeline whose IR is the lowered graph.
 TOP_LEVEL_PHASE = "toplevel"
 # The MLIR value of each result, by node name and result index.
 ValueTable = dict[tuple[str, int], ir.Value]
@@ -93,9 +93,9 @@ class LoweredModule:
 class _Lowerer:
     """Lowers functions by `registries`, which are searched in order, and records how each node was lowered.
 
-    `choices` maps stable node names to the registries that the recipe chooses. `assignments` has the result for each
-    node that has been lowered, by stable name. `symbols` has the symbols that each function takes as arguments, by its
-    name. `transient` is that of `LoweredModule`.
+    `choices` maps stable node names to the registries that the recipe chooses. `assignments` says for each lowered
+    node, by stable name, which registry lowered it, and why others did not. `symbols` has the symbols that each
+    function takes as arguments, by its name. `transient` is that of `LoweredModule`.
     """
 
     registries: dict[str, Registry]
@@ -192,7 +192,8 @@ class _Lowerer:
         # torch-mlir may lower any op, so that alone does not count as a lowering.
         has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
         choice = self.choices.get(node.stable, "")
-        # Why the node falls back to eager, and for each registry that rejected the node, why.
+        # Why registries before the one that lowers the node do not, or why the node falls back to eager; and the error
+        # of each registry that rejected the node.
         reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [eager_reason(node)])]
         rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
@@ -215,7 +216,7 @@ class _Lowerer:
                     )  # fmt: skip
                 if name in candidates or (has_lowering and name in (self._first_registry, choice)):
                     reasons.append(f"{name}: {error}")
-                # A transient error does not reject the choice: another attempt may succeed.
+                # A transient error does not reject the registry: another attempt may succeed.
                 if name in candidates and not isinstance(error, TransientLoweringError):
                     rejections[name] = str(error)
         return self._call_eager(node, table, choices, reasons, rejections)
@@ -236,7 +237,7 @@ class _Lowerer:
 
     @property
     def _first_registry(self) -> str:
-        """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
+        """The name of the dialect's first registry: a missing lowering is reported for it and the recipe's choice."""
         return next(name for name in self.registries if name != USER_REGISTRY)
 
     def _try_registry(self, name: str, node: Op, table: ValueTable) -> LoweringError | None:
@@ -289,7 +290,7 @@ class _Lowerer:
 
     @staticmethod
     def _store_results(node: Op, table: ValueTable, results: Results) -> None:
-        """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
+        """Stores the result of a lowering (a value, an op, or a list of values) in the table of values."""
         values: Sequence[Any]
         if isinstance(results, (list, tuple)):
             values = results
@@ -304,7 +305,7 @@ class _Lowerer:
 
 
 def _supports(name: str, node: Op) -> bool:
-    """True unless the registry `name` is torch-mlir's, which accepts all op classes, and must not lower this node."""
+    """True if the registry `name` may lower `node`. torch-mlir's accepts all op classes, but not every node."""
     return name != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
@@ -347,7 +348,7 @@ def _is_complex(node: Op) -> bool:
 
 
 def _argument_attributes(index: int, value: Op, is_parameter: bool, public: bool, is_declaration: bool) -> ir.DictAttr:
-    """Returns the attributes of argument `index`: read-only, parameter, dynamic sizes, index of the placeholder."""
+    """Returns the attributes of an argument: read-only, parameter, dynamic sizes, number of its placeholder."""
     shape = value.tensor_meta.stored.shape
     attributes: dict[str, ir.Attribute] = {}
     if is_declaration:

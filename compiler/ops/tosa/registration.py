@@ -1,4 +1,7 @@
-"""Registers TOSA lowerings, which get operands as `TosaTensor`; rejects element types that TOSA's verifier rejects."""
+"""Registers TOSA lowerings, and rejects element types that TOSA's verifier rejects.
+
+Expressions of element-wise ops get their operands as `TosaTensor`; other lowerings get the node and the symbol table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from buddy.compiler.ops.utils import Lowering, LoweringError, Registry, SymbolTa
 
 
 def tensor_of(argument: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if the argument is not a tensor."""
+    """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if the argument has no value."""
     value = value_of(argument, symbol_table)
     return TosaTensor(value, argument.tensor_meta.dtype)
 
@@ -67,8 +70,9 @@ def elementwise(
     Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
     type that they promote to; arguments at the positions `uncast` keep their type. A number as the first argument
     becomes a tensor; other numbers stay numbers. 16-bit floats are computed in f32 if the expression is `composed` of
-    several ops, if it gets keyword arguments, or if an operand is not exact in their type. With `rounds`, every operand
-    is first rounded to the 16-bit type, as in eager.
+    several ops, if it gets keyword arguments, or if an operand is not exact in their type: a tensor of another type, or
+    a number that they cannot represent. With `rounds`, each operand is first rounded to the 16-bit type, as in eager,
+    and those at the positions `uncast` are cast, too.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
@@ -85,6 +89,7 @@ def elementwise(
             if half is not None:
                 node_args = [round_to(arg, half) if _is_number(arg) else arg for arg in node_args]
                 keywords = {key: round_to(value, half) for key, value in keywords.items()}
+            # Operands are exact in the type that they promote to.
             are_exact = among_operands or _all_exact(node.args, dtype, uncast)
             if dtype in HALVES and (composed or keywords or not are_exact):
                 dtype = TensorDType.Float32
@@ -105,7 +110,7 @@ def elementwise(
 
 
 def _all_exact(arguments: Sequence[object], dtype: TensorDType, uncast: Sequence[int]) -> bool:
-    """True if every operand is a tensor of the 16-bit type `dtype`, or a number that `dtype` represents exactly."""
+    """True if every operand is a tensor of the type `dtype`, or a number that `dtype` represents exactly."""
     operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
     return all(
         arg.tensor_meta.dtype is dtype if isinstance(arg, Op) else not _is_number(arg) or is_exact(arg, dtype)

@@ -1,10 +1,12 @@
 """Measures the errors of a side's results relative to eager, and the errors that are allowed for a training step.
 
+A side is a compiler or runtime that a benchmark times.
+
 A float32 gradient has no fixed tolerance: if the input of a ReLU is close to 0, or if two inputs of a pooling are close
 to each other, a rounding determines which element gets the gradient. Therefore the *spread* of each gradient is
-measured: its change in eager if each weight and input is disturbed by `ROUNDINGS_OF_SUMS` roundings, as many as
-verdicts allow for sums of products in another order. The error of a side's gradient may be `MULTIPLE` times the spread.
-Both numbers are those of `runtime.sensitivity`.
+measured: its change in eager if each weight and input is disturbed by `ROUNDINGS_OF_SUMS` roundings, as many as a
+comparison with eager allows for sums of products in another order. The error of a side's gradient may be `MULTIPLE`
+times the spread. Both numbers are those of `runtime.sensitivity`.
 
 For weights in fewer bits, the reference is eager in float32 with the rounded weights of a side. The results of two
 4-bit schemes differ from those in float32 by a large fraction, and from each other by as much, so float32 does not
@@ -69,7 +71,7 @@ class StepDifference:
 
 
 def relative_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Returns the largest relative error of an output: the norm of its difference, divided by the norm of the output.
+    """Returns the largest error of an output as a whole: the norm of its difference, divided by the norm of the output.
 
     NaN and infinities equal only themselves; if only one of two elements is such a value, or if they are different
     ones, the error is infinite.
@@ -78,7 +80,7 @@ def relative_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 
 def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Returns the largest difference in any output, divided by the output's root mean square if that is above 1.
+    """Returns the largest difference of an element, divided by its output's root mean square if that is above 1.
 
     NaN and infinities are compared as in `relative_error`.
     """
@@ -105,11 +107,13 @@ def step_error(
 def gradient_spreads(
     step: Callable[[], list[torch.Tensor]], tensors: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> list[float]:
-    """Returns the spread of each result of `step`: its largest error of all disturbed runs, relative to its norm.
+    """Returns the spread of each result of `step`, the loss and the gradients.
+
+    A spread is the largest error of all disturbed runs, relative to the norm of the result.
 
     A run multiplies each element of `tensors`, the float weights and inputs of the step, by 1 + e or 1 - e at random,
     where e is `ROUNDINGS_OF_SUMS` unit roundoffs of its type; the original values are restored at the end. With e of
-    one roundoff, six runs of a U-Net did not switch all ReLUs that kernels with another order of sums switch.
+    one roundoff, six runs of a U-Net left some ReLUs unchanged that another order of sums in kernels turns on or off.
     """
     spreads = [0.0] * len(expected)
     for seed in range(DISTURBED_RUNS):
@@ -135,7 +139,7 @@ def _disturbed(tensors: Sequence[torch.Tensor], seed: int) -> Iterator[None]:
 
 
 def _step_errors(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> list[float]:
-    """Returns the error of the loss and of each gradient; for a negligible gradient, relative to all gradients."""
+    """Returns the error of the loss and of each gradient, relative to its norm, or to a minimum of gradients' norms."""
     total = math.sqrt(sum(_finite_doubles(gradient).square().sum().item() for gradient in expected[1:]))
     loss = _relative_errors(results[:1], expected[:1], 0.0)
     return [*loss, *_relative_errors(results[1:], expected[1:], _NEGLIGIBLE_FRACTION * total)]
@@ -178,7 +182,8 @@ _COMPARED_ROWS = 16
 def round_weights(model: torch.nn.Module, precision: BenchPrecision) -> list[torch.Tensor]:
     """Returns the matrices of `model` as the option `precision` of this compiler rounds them, in float32.
 
-    8 bits have a scale for each output channel; 4 bits one for each group along K too, where groups divide K.
+    Weights of 8 bits have a scale for each output channel, those of 4 bits for each output channel and group along K. A
+    matrix is not rounded to 4 bits if the size of a group does not divide K.
     """
     return [
         _round_weight(weight.detach(), depth_dim, precision)
@@ -209,7 +214,8 @@ def dequantised_weights(model: torch.nn.Module) -> list[torch.Tensor]:
 def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the results of a copy of the model in eager, whose layers have the nearest of `matrices` as weights.
 
-    A layer that none of them rounds keeps its weights: the side has left it in float32. `matrices` may be transposed.
+    A layer keeps its weights if no matrix is close to them: the side has left it in float32. `matrices` may be
+    transposed.
     """
     assert isinstance(loaded.model, torch.nn.Module)
     model = copy.deepcopy(loaded.model)
