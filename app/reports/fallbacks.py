@@ -123,14 +123,16 @@ def fallbacks_summary(graphs: Sequence[GraphFacts]) -> str:
     assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
     in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
     ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
-    breaks, unknown = sum(bool(facts.info.break_reason) for facts in graphs), sum(f.assignments is None for f in graphs)
-    total = sum(in_eager.values())
+    n_breaks = sum(bool(facts.info.break_reason) for facts in graphs)
+    n_uncompiled = sum(facts.assignments is None for facts in graphs)
+    n_eager = sum(in_eager.values())
     parts = [
         formatting.counted(len(graphs), "graph"),
-        f"{formatting.counted(len(assignments) - total, 'node')} compiled",
+        f"{formatting.counted(len(assignments) - n_eager, 'node')} compiled",
+        f"{n_eager} in eager ({ops})" if n_eager else "none in eager",
+        formatting.counted(n_breaks, "graph break"),
     ]
-    parts += [f"{total} in eager ({ops})" if total else "none in eager", formatting.counted(breaks, "graph break")]
-    return ", ".join([*parts, *([f"{unknown} not compiled yet"] if unknown else [])])
+    return ", ".join([*parts, *([f"{n_uncompiled} not compiled yet"] if n_uncompiled else [])])
 
 
 def _op(node: str) -> str:

@@ -37,7 +37,7 @@ def lowering_summary(name: str, assignment: Assignment) -> str:
 
 
 def opcode_text(opcode: str) -> str:
-    """Return the text in the lowering column of a row that is not lowered."""
+    """Return the text in the lowering column for a node that is not lowered, by its FX opcode; empty for others."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
@@ -49,16 +49,19 @@ def short_target(target: str) -> str:
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
     """Return the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
 
-    Empty if `precision` is, because the node multiplies no float32.
+    `precision` is empty for a node that multiplies no float32; so is the result, unless the node multiplies integers.
     """
     if assignment.integers:
         return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
     if not precision:
         return ""
-    is_chosen = any(choice.node == node for choice in recipe.precisions)
-    reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
-    subject = "its own result" if gain.is_node_error else "the outputs, alone"
-    facts = [f"error {gain.error_text} of {subject}"] * bool(gain.error_text)
-    facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
-    measured = "".join(f", {fact}" for fact in facts)
-    return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)
+    summary = precision
+    if any(choice.node == node for choice in recipe.precisions):
+        summary += " (set in the recipe)"
+    if gain.error_text:
+        summary += f", error {gain.error_text} of {'its own result' if gain.is_node_error else 'the outputs, alone'}"
+    if gain.saved_text:
+        summary += f", saves {gain.saved_text} ms"
+    if assignment.precision_reason:
+        summary += f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
+    return summary

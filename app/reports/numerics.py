@@ -45,7 +45,7 @@ def tolerance_multiple(deviation: Deviation) -> float:
 
 
 def tolerance_multiple_text(deviation: Deviation | None) -> str:
-    """Return the maximum difference as a multiple of the tolerance; empty if it was not measured."""
+    """Return `tolerance_multiple` as a short text such as `2.5 x`; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -78,13 +78,11 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
     node, row = report.by_node()[report.first], rows_by_stable_name(info).get(report.first)
     is_own_error = report.first_by == "own"
     error = node.own_error if is_own_error else node.error
-    origin = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    name = f"{names.get(report.first, report.first)}{origin and f' ({origin})'}"
+    op_and_line = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    name = names.get(report.first, report.first) + (f" ({op_and_line})" if op_and_line else "")
     context = "compiled alone, with correct inputs" if is_own_error else f"in the program; {_alone_text(node)}"
-    lines = [
-        f"{name} is the first node out of tolerance, {context}: "
-        f"{_error_and_multiple(error)}{node.tolerance and f' ({node.tolerance})'}"
-    ]
+    tolerance = f" ({node.tolerance})" if node.tolerance else ""
+    lines = [f"{name} is the first node out of tolerance, {context}: {_error_and_multiple(error)}{tolerance}"]
     if report.suspects:
         suspects = ", ".join(names.get(name, name) for name in report.suspects)
         lines.append(f"nodes that are fused into this node and not compared: {suspects}")
@@ -105,7 +103,7 @@ def _alone_text(node: NodeNumbers) -> str:
     """Return whether a node that is out of tolerance in the program is correct if it is compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
-    return f"it was not compiled alone{node.why and f': {node.why}'}"
+    return f"it was not compiled alone: {node.why}" if node.why else "it was not compiled alone"
 
 
 def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
@@ -322,7 +320,8 @@ class NumericsVariant(NamedTuple):
 def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
     """Yields, for each enabled pass that changes numerics, the recipe without this change.
 
-    The pass is disabled, or gets the option with which it does not change numerics.
+    The pass is disabled, or gets the option with which it does not change numerics. A pass that has this option already
+    is left out.
     """
     for index, step in enumerate(recipe.steps):
         numerics = facts(step.name).numerics

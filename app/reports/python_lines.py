@@ -14,6 +14,7 @@ from buddy.compiler.protocol.recipe import EAGER
 
 # The number of colours that tell lines apart: the roles `line-1` to `line-6` of a theme.
 N_COLOURS = 6
+# A reason why lines have no nodes.
 _NO_OPERATION = "without an operation on tensors"
 
 
@@ -43,6 +44,7 @@ class PythonLines:
         }
         callers = [parse_location(text) for text in caller_locations]
         at: defaultdict[PythonLocation, list[str]] = defaultdict(list)
+        # The keys of a dictionary are an ordered set: a node may have two callers at the same line.
         called: defaultdict[PythonLocation, dict[str, None]] = defaultdict(dict)
         for row in rows:
             if row.stable in self._locations:
@@ -156,8 +158,10 @@ def facts_text(facts: LineFacts, name: str) -> str:
     else:
         subject = f"{name} (+{count - 1})" if count > 1 else name
     eager = f"{facts.n_eager} in eager" if facts.n_eager else "compiled"
-    time = f"{facts.time_text} ms, {facts.share_text} of the run" if facts.share_text else ""
-    time = "its time is part of other lines, into which it is fused" if facts.is_fused else time
+    if facts.is_fused:
+        time = "its time is part of other lines, into which it is fused"
+    else:
+        time = f"{facts.time_text} ms, {facts.share_text} of the run" if facts.share_text else ""
     return ", ".join(filter(None, (subject, eager, time)))
 
 
@@ -173,6 +177,7 @@ def missing_nodes_text(
     if other_graph:
         return f"its nodes are in the graph {other_graph}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
+    # The kinds of lines that never have nodes.
     kind_texts: dict[int, str] = {
         LineKind.BLANK: "an empty line",
         LineKind.COMMENT: "a comment",

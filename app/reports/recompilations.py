@@ -52,6 +52,7 @@ class DynamoRow:
 
 def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
     """Return breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
+    # Each row after the index of its compilation, and its place among the rows of that compilation.
     events = [(graph_break.compile, 1, _break_row(report, graph_break)) for graph_break in report.breaks]
     for index, compiled in enumerate(report.compiles):
         if compiled.failures:
@@ -92,14 +93,14 @@ def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
     """Return the row of a compilation that was needed because a guard failed."""
     failure = compiled.failures[0]
-    also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
+    other_changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
     call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
     parts = [
         f"compilation {compiled.number} of {compiled.function}",
         call,
         f"fix: {failure.fix}" if failure.fix else "",
+        f"also changed: {other_changes}" if other_changes else "",
     ]
-    parts += [f"also changed: {also}" if also else ""]
     line = failure.frame.location if failure.frame else _user_line(compiled)
     return DynamoRow(
         "recompiled",
@@ -136,11 +137,13 @@ def _user_line(compiled: DynamoCompile) -> str:
 
 
 def _stack_text(frames: Sequence[UserFrame]) -> str:
+    """Return the frames that lead to a call, the innermost first; empty without frames."""
     calls = ", ".join(f"{formatting.short_location(frame.location)} in {frame.function}" for frame in reversed(frames))
     return f"called from {calls}" if calls else ""
 
 
 def _join(parts: Sequence[str]) -> str:
+    """Join the parts that are not empty."""
     return " · ".join(part for part in parts if part)
 
 
@@ -238,8 +241,8 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
             failure = compiled.failures[0]
             yield f"    {_recompilation_line(compiled, failure)}"
             if failure.changes:
-                also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes)
-                yield f"       also changed: {also}"
+                other_changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes)
+                yield f"       also changed: {other_changes}"
             if failure.fix and failure.fix != last_fix:
                 yield f"       fix: {failure.fix}"
             last_fix = failure.fix

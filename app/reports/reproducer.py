@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -105,9 +104,10 @@ async def write_reproducer(
 ) -> ReproducerDescription:
     """Compile and run the program, and write a reproducer to `folder`. Returns the description of the reproducer.
 
-    If the run raises `failure`, the reproducer has the error instead of outputs. The files are first written to a
-    temporary folder. Then they replace the files of an earlier reproducer in `folder`. Raises `OSError` if the folder
-    cannot be written, and `failure` if the compilation fails or the run is cancelled.
+    `failure` is the class of the error that the functions of `engine` raise. If the run raises it, the reproducer has
+    the error instead of outputs. The files are first written to a temporary folder. Then they replace the files of an
+    earlier reproducer in `folder`. Raises `OSError` if the folder cannot be written, and `failure` if the compilation
+    fails or the run is cancelled.
     """
     folder = folder.resolve()
     folder_exists = folder.exists()
@@ -242,7 +242,7 @@ def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tup
 def _write_command(path: Path) -> None:
     """Write a shell script that replays the reproducer."""
     lines = ["#!/bin/sh", "# Compiles and runs this reproducer again, and reports the differences.", ""]
-    path.write_text("\n".join([*lines, f'exec buddy-tui replay "$(dirname "$0")" {shlex.quote("--plain")} "$@"', ""]))
+    path.write_text("\n".join([*lines, 'exec buddy-tui replay "$(dirname "$0")" --plain "$@"', ""]))
     path.chmod(path.stat().st_mode | 0o111)
 
 

@@ -150,7 +150,7 @@ def _eager_lines(report: RunReport) -> list[str]:
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
-    """Return the results of another backend that ran next to the recipe's backend."""
+    """Return the results of another backend, which ran interleaved with the recipe's backend, as plain values."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -195,10 +195,9 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
     if divergence.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
         return [*texts, f"{SIDE_SUBJECTS[side.name]}: {text} ({calls})"]
-    error = (
-        f": max abs {divergence.output.max_abs:.2e}" if divergence.output is not None else ": a result of the program"
-    )
-    first = f" first at {divergence.output.where}" if divergence.output is not None and divergence.output.where else ""
+    output = divergence.output
+    error = f": max abs {output.max_abs:.2e}" if output is not None else ": a result of the program"
+    first = f" first at {output.where}" if output is not None and output.where else ""
     matching = [_node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
     return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
@@ -231,6 +230,7 @@ def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
 
 
 def _side_text(side: SideReport) -> str:
+    """Return the line of another backend: its time, or why it did not run."""
     if side.problem:
         return f"{SIDE_LABELS[side.name]:<8} not run: {side.problem}"
     return f"{SIDE_LABELS[side.name]:<8} {_timing_text(side.timing)}"

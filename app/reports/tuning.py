@@ -37,8 +37,8 @@ def read_variation(text: str) -> Variation:
 
 def _parse_value(text: str) -> OptionValue:
     """Parse a value of a variation. "default" stands for the default of the option, which is the empty text."""
-    words: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
-    return words[text] if text in words else option_value(text)
+    named_values: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
+    return named_values[text] if text in named_values else option_value(text)
 
 
 def attempt_line(attempt: Attempted) -> str:
@@ -76,12 +76,16 @@ def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
     return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
 
 
+def timed_by_error(attempts: Sequence[Attempted]) -> list[Attempted]:
+    """Return the attempts that were timed, sorted by error."""
+    return sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+
+
 def error_time_rows(attempts: Sequence[Attempted]) -> list[tuple[str, str, str]]:
     """Return the error, the relative time and the precisions of each recipe that was timed, sorted by error."""
-    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
     return [
         (f"{attempt.error:.1e}" if attempt.error > 0 else "0", f"{attempt.ratio:.3f}", ", ".join(attempt.choices))
-        for attempt in timed
+        for attempt in timed_by_error(attempts)
     ]
 
 
@@ -102,8 +106,11 @@ def _effect_error(effect: PrecisionEffect) -> str:
 
 
 def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
-    """Plot the time of each recipe over its error, and the estimates of the greedy search along its Pareto front."""
-    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    """Plot the time of each recipe over its error, and the estimates of the greedy search along its Pareto front.
+
+    The search estimates how many seconds a recipe saves compared with all products in f32.
+    """
+    timed = timed_by_error(attempts)
     measured = Series(
         "measured", [max(attempt.error, 0.0) for attempt in timed], [attempt.ratio for attempt in timed], "points",
         [", ".join(attempt.choices) for attempt in timed],

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple, TypeVar
 
+from buddy.app.reports import numerics
 from buddy.app.reports.python_lines import PythonLines
 from buddy.app.reports.share.tables import result_tables, shown_path
 from buddy.compiler.protocol import (
@@ -19,6 +20,7 @@ from buddy.compiler.protocol import (
     Diagnostic,
     FetchLines,
     GraphInfo,
+    NodeTime,
     OpenPython,
     ProfileReport,
     Request,
@@ -28,7 +30,7 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.file_formats import own_version
-from buddy.compiler.protocol.numerics import NumericsReport
+from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
 
@@ -97,7 +99,7 @@ class _Texts:
     """Texts as runs of numbers of lines. A line has a number for each language, because its colours depend on it."""
 
     def __init__(self) -> None:
-        # A language, the quotes of the string that is open at the start of the line, and the line.
+        # The number of each (language, quotes of the string that is open at the start of the line, line).
         self._lines: dict[tuple[str, str, str], int] = _Numbers()
         self.texts: list[dict[str, list[int]]] = []
 
@@ -174,22 +176,24 @@ class _GraphTexts:
             while True:
                 window = await self._send(FetchLines(0, text_hash, len(lines), _WINDOW_LINES))
                 derived = frozenset(window.derived)
-                numbers = [self._number(name, index in derived) for index, name in enumerate(window.names)]
-                by_nodes = {nodes: self._set_of(numbers[index] for index in nodes) for nodes in set(window.nodes)}
-                sets += [by_nodes[nodes] for nodes in window.nodes] or [0] * len(window.lines)
+                indices = [self._index_of(name, number in derived) for number, name in enumerate(window.names)]
+                set_numbers = {nodes: self._set_of(indices[k] for k in nodes) for nodes in set(window.nodes)}
+                # A text without provenance has no nodes: its lines come from the empty set, number 0.
+                sets += [set_numbers[nodes] for nodes in window.nodes] or [0] * len(window.lines)
                 lines += window.lines
                 if len(lines) >= window.line_count or not window.lines:
                     break
             self._added[text_hash, language] = self._texts.add(language, lines, sets)
         return self._added[text_hash, language]
 
-    def _number(self, name: str, is_derived: bool) -> int | None:
-        """Return the index of a node in a set, `None` if it is not one of the graph."""
+    def _index_of(self, name: str, is_derived: bool) -> int | None:
+        """Return the index that stands for a node in a set, `None` if the node is not one of the graph."""
         row = self._rows.get(name)
         return row if row is None or not is_derived else -1 - row
 
-    def _set_of(self, numbers: Iterable[int | None]) -> int:
-        return self._sets[tuple(sorted(number for number in numbers if number is not None))]
+    def _set_of(self, indices: Iterable[int | None]) -> int:
+        """Return the number of the set of these nodes, which is added if necessary."""
+        return self._sets[tuple(sorted(index for index in indices if index is not None))]
 
 
 async def collect_contents(
@@ -202,18 +206,17 @@ async def collect_contents(
     engine. `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
     texts = _Texts()
-    encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
+    graph_values = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
     source, arguments = graphs[0].recipe.source, graphs[0].recipe.arguments
 
     def encode() -> dict[str, object]:
-        letters = {letter: name for name, letter in SYNTAX_LETTERS.items()}
-        program = {"source": shown_path(source), "arguments": list(arguments)}
         return {
             "format": FORMAT,
             "written_by": own_version(),
-            **program,
-            "syntax": letters,
-            "graphs": encoded,
+            "source": shown_path(source),
+            "arguments": list(arguments),
+            "syntax": {letter: name for name, letter in SYNTAX_LETTERS.items()},
+            "graphs": graph_values,
             **texts.encode(),
         }
 
@@ -300,26 +303,25 @@ def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[obj
     }
     if graph.profile is not None:
         times = {time.node: time for time in graph.profile.nodes}
-        columns["ms"] = [_time_of(times.get(row.stable)) for row in rows]
+        columns["ms"] = [_milliseconds_of(times.get(row.stable)) for row in rows]
     if graph.numerics is not None:
         numbers = graph.numerics.by_node()
         columns["error"] = [_error_of(numbers.get(row.stable)) for row in rows]
     return columns
 
 
-def _time_of(time: Any) -> float | None:
-    """Return the milliseconds of a node that was timed separately."""
+def _milliseconds_of(time: NodeTime | None) -> float | None:
+    """Return the milliseconds of a node; `None` if it was not timed, or only as a part of another node."""
     return None if time is None or time.into else round(time.seconds * 1e3, 6)
 
 
-def _error_of(numbers: Any) -> float | None:
+def _error_of(numbers: NodeNumbers | None) -> float | None:
     """Return the largest difference of a node from its reference, as a multiple of the tolerance.
 
-    Differing NaNs and infinities count as 1e9, because JSON has no infinity.
+    It is `None` if it was not measured. Differing NaNs and infinities count as 1e9, because JSON has no infinity.
     """
     error = numbers.error if numbers is not None else None
     if error is None:
         return None
-    return (
-        1e9 if error.of_tolerance < 0 or not math.isfinite(error.of_tolerance) else float(f"{error.of_tolerance:.3g}")
-    )
+    multiple = numerics.tolerance_multiple(error)
+    return float(f"{multiple:.3g}") if math.isfinite(multiple) else 1e9

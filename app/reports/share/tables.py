@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from buddy.app.reports.share.contents import SharedGraph
 
 # The maximum number of nodes in the tables of the slowest nodes and of those with the largest errors.
-_TOP = 20
+_MAX_NODES = 20
 Table = dict[str, Any]
 
 
@@ -34,7 +34,12 @@ def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
 
     A table has either `rows` or a `text`.
     """
-    return [*_failure(graph.problem), *_results(graph), *_nodes(graph), *_conditions(graph, welcome)]
+    return [
+        *_failure_tables(graph.problem),
+        *_run_tables(graph),
+        *_node_tables(graph),
+        *_condition_tables(graph, welcome),
+    ]
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
@@ -43,7 +48,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]],
     return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
 
 
-def _failure(problem: Diagnostic | None) -> Iterator[Table]:
+def _failure_tables(problem: Diagnostic | None) -> Iterator[Table]:
     """Yield a table of the problem, if any."""
     if problem is None:
         return
@@ -51,7 +56,7 @@ def _failure(problem: Diagnostic | None) -> Iterator[Table]:
     yield {**_table("Failure", ("", ""), [row for row in rows if row[1]]), "bad": True}
 
 
-def _results(graph: SharedGraph) -> Iterator[Table]:
+def _run_tables(graph: SharedGraph) -> Iterator[Table]:
     """Yield the tables of a run: outputs, measurements and notes."""
     report = graph.report
     if report is None:
@@ -101,7 +106,7 @@ def _timing_text(timing: Timing) -> str:
     return f"{formatting.seconds(timing.median)} (quartiles {spread}, {runs})"
 
 
-def _nodes(graph: SharedGraph) -> Iterator[Table]:
+def _node_tables(graph: SharedGraph) -> Iterator[Table]:
     """Yield tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
     fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
@@ -109,7 +114,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         cells = [(rows[a.node].display_name, rows[a.node].target, a.reason) for a in fallbacks]
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
     if graph.profile is not None:
-        timed = profile.timed_nodes(graph.profile, graph.info)[:_TOP]
+        timed = profile.timed_nodes(graph.profile, graph.info)[:_MAX_NODES]
         whole = graph.profile.whole or 1.0
         times = [
             (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
@@ -122,14 +127,14 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         worst = [
             (rows[n.node].display_name if n.node in rows else n.node, n.value_state, numerics.error_text(n.error),
              numerics.tolerance_multiple_text(n.error), numerics.tolerance_multiple_text(n.own_error), n.tolerance)
-            for n in numerics.worst_nodes(graph.numerics, _TOP)
+            for n in numerics.worst_nodes(graph.numerics, _MAX_NODES)
         ]  # fmt: skip
         columns = ("node", "value", "error", "of tolerance", "alone", "tolerance")
         note = numerics.summary_lines(graph.numerics, graph.info)[0]
         yield {**_table("Nodes with the largest errors", columns, worst, columns[2:5]), "note": note}
 
 
-def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
+def _condition_tables(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
     """Yield the program, the machine, the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))

@@ -102,10 +102,11 @@ def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = Fal
     compiled = pattern.compile()
     if not joined or " " not in pattern.expression.strip():
         return [number for number, text in enumerate(texts) if compiled.search(text)]
-    words = pattern._replace(source="(?m)" + r"\s+".join(pattern.expression.replace("\\ ", " ").split()), regex=True)
-    # It is invalid if a space was inside of a construct, such as a set of characters.
+    parts = pattern.expression.replace("\\ ", " ").split()
+    across_lines = pattern._replace(source="(?m)" + r"\s+".join(parts), regex=True)
+    # It is invalid if a space was inside of a construct, such as a set of characters: then spaces match only spaces.
     with contextlib.suppress(PatternError):
-        compiled = words.compile()
+        compiled = across_lines.compile()
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
     matching = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
     return sorted({number for number in matching if number < len(texts)})
