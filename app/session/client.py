@@ -91,6 +91,7 @@ class EngineClient:
         self._opening_task: asyncio.Future[None] | None = None
         self._closed_while_opening = False
         self._reader_task: asyncio.Task[None] | None = None
+        # The requests without an answer, by number: the future of the answer, its class, and the callback for frames.
         self._pending: dict[int, tuple[asyncio.Future[Any], type, FrameCallback]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._exit_error: EngineError | None = None
@@ -308,7 +309,10 @@ class EngineClient:
 
 
 def _check_version(body: bytes) -> None:
-    """Raise `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol."""
+    """Raise `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol.
+
+    A frame that is no greeting passes: `_finish_handshake` handles it.
+    """
     version = version_of_peer(body, Welcome.__name__)
     if version not in (0, PROTOCOL_VERSION):
         reason = f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}"

@@ -39,7 +39,7 @@ class FileStates:
         ]
 
 
-# How often the list of watched files is checked, and the wait before a cancelled watch request is repeated.
+# How often the list of watched files is checked, and the wait before a cancelled watch request is repeated, in seconds.
 _CHECK_SECONDS = 1.0
 
 
@@ -126,6 +126,7 @@ class Watcher:
 
 
 def _names(files: tuple[str, ...]) -> str:
+    """Return the names of files without their folders."""
     return ", ".join(Path(file).name for file in files)
 
 

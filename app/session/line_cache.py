@@ -82,9 +82,13 @@ class LineCache:
         self._fetch = fetch
         self._search = search
         self._on_arrival = on_arrival
+        # A page is identified by the hash of its text and its number.
         self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
+        # The pages to fetch, the next one last.
         self._waiting: list[tuple[str, int]] = []
+        # The pages that `get` did not find, whose arrival is reported.
         self._missed: set[tuple[str, int]] = set()
+        # The pages that are being fetched.
         self._loading: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._line_counts: dict[str, int] = {}
@@ -172,7 +176,7 @@ class LineCache:
                 self._on_arrival(key[0])
 
     async def _fetch_page(self, key: tuple[str, int]) -> None:
-        """Fetch a page and cache it. Sets how many lines are prefetched by the time that it took."""
+        """Fetch a page and cache it. The time that it takes decides how many lines are prefetched from now on."""
         text_hash, number = key
         self._loading.add(key)
         start_time = time.monotonic()

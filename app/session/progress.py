@@ -21,7 +21,9 @@ class RemainingTimeEstimate:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._request = 0
+        # When the request, or its current part, was seen first, and how much of it was done then.
         self._start_time, self._start_share = 0.0, 0.0
+        # The last call of `record`, and what is done.
         self._update_time, self._share, self._is_share_known = 0.0, 0.0, False
 
     def record(self, request: int, done: float) -> None:
@@ -29,6 +31,7 @@ class RemainingTimeEstimate:
         now = self._clock()
         self._is_share_known = done >= 0
         share = done if self._is_share_known else self._share if request == self._request else 0.0
+        # A share that decreases belongs to another part of the work.
         if request != self._request or share < self._share:
             self._request, self._start_time, self._start_share = request, now, share
         self._update_time, self._share = now, share

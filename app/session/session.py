@@ -64,7 +64,7 @@ class Session:
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        # The files of a remote engine are on another machine: its dumps are recognised when they have been opened.
+        # The files of another engine may be on another machine: its dumps are recognised when they have been opened.
         self.state.opens_dump = location is None and is_dump(Path(directory, workspace.source))
         self.cache = LineCache(self._fetch_lines, lambda _hash: self.notify(frozenset({"lines"})), self._search_text)
         self.notify = notify
@@ -81,13 +81,16 @@ class Session:
         self.reopens_saved_graphs = False
         self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
-        self._opened_with: Frontend = "dynamo"
+        # The frontend with which the program was opened last.
+        self._opened_frontend: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
+        # When the last engines were started, by `time.monotonic`.
         self._start_times: list[float] = []
         self._restart_requested = asyncio.Event()
+        # Set while an edit waits to be compiled together with later ones; see `compile_edit`.
         self._compile_timer: asyncio.TimerHandle | None = None
         self._last_compile_time = 0.0
         self._failed_permanently = False
@@ -190,7 +193,7 @@ class Session:
 
     def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
-        _post(client, p.ListPresets(client.new_request_id(), self.directory, self.workspace.plugins))
+        _send_if_running(client, p.ListPresets(client.new_request_id(), self.directory, self.workspace.plugins))
         self.state.captured = False
         self.state.record_start("open", self._open(client))
         self._request_catalogues(client)
@@ -201,19 +204,19 @@ class Session:
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
         for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
+            _send_if_running(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
         """Request to open the program. Returns the number of the request."""
         request, workspace = client.new_request_id(), self.workspace
         frontend = workspace.recipe.frontend if workspace.is_loaded else self.overrides.get("frontend", "dynamo")
-        self._opened_with = frontend
+        self._opened_frontend = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
             request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted,
             self.reopens_saved_graphs, self.follows_file,
         )  # fmt: skip
-        _post(client, frame)
+        _send_if_running(client, frame)
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class Session:
         if client is None or self.state.engine != "ready":
             return
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
-            _post(client, p.Cancel(request))
+            _send_if_running(client, p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
             # Drop the hashes of the contents: they are those before the change.
             workspace.plugins = tuple(PluginFile(plugin.path, passes=plugin.passes) for plugin in workspace.plugins)
@@ -379,7 +382,7 @@ class Session:
         """Run every graph of the program, each with its own recipe."""
         if self._can_compile:
             for graph in range(len(self.state.graphs)):
-                self._send("run", self.workspace.recipe_of(graph))
+                self._request_job("run", self.workspace.recipe_of(graph))
 
     def compile_edit(self) -> None:
         """Compile the edited recipe, at most once in `COALESCE_SECONDS`. Opens the program again if necessary."""
@@ -402,21 +405,22 @@ class Session:
         if the program could not be opened.
         """
         frontend, has_failed = self.workspace.recipe.frontend, "open" in self.state.problems
-        return frontend != self._opened_with and (has_failed or (frontend, self._opened_with) != ("dynamo", TORCH_MLIR))
+        is_captured_by_dynamo = (frontend, self._opened_frontend) == ("dynamo", TORCH_MLIR)
+        return frontend != self._opened_frontend and (has_failed or not is_captured_by_dynamo)
 
     def compile_current(self) -> None:
         """Compile the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
         self._compile_timer = None
         if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
             if self._can_compile:
-                self._send("run", self.workspace.recipe)
+                self._request_job("run", self.workspace.recipe)
         elif self._can_compile:
-            self._send("compile", self.workspace.recipe)
+            self._request_job("compile", self.workspace.recipe)
 
     def run(self) -> None:
         """Run the current recipe, also by the other `runtimes`, which automatic runs after edits leave out."""
         if self._can_compile:
-            self._send("run", self.workspace.recipe, self.runtimes)
+            self._request_job("run", self.workspace.recipe, self.runtimes)
 
     @property
     def _can_compile(self) -> bool:
@@ -428,7 +432,7 @@ class Session:
             and self.state.engine == "ready"
         )
 
-    def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
+    def _request_job(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
         """Request to compile or run `recipe`.
 
         `runtimes` are other runtimes for a run, besides this compiler and eager.
@@ -449,13 +453,13 @@ class Session:
             runtimes=runtimes,
             mark=self.mark,
         )
-        _post(client, run if job == "run" else p.Compile(request, recipe))
+        _send_if_running(client, run if job == "run" else p.Compile(request, recipe))
         self.notify(STATE_TOPICS)
 
     def cancel(self) -> None:
         """Cancel all running requests."""
         if self._client is not None:
-            _post(self._client, p.Cancel(0))
+            _send_if_running(self._client, p.Cancel(0))
             self.notify(STATUS)
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
@@ -541,7 +545,7 @@ class Session:
         return path.removeprefix(f"{self.directory.rstrip('/')}/") if self.directory else path
 
 
-def _post(client: EngineClient, frame: p.Frame) -> None:
+def _send_if_running(client: EngineClient, frame: p.Frame) -> None:
     """Send a frame. If the engine has just exited, do nothing, because the exit is reported separately."""
     from buddy.app.session.client import EngineError
 

@@ -67,11 +67,12 @@ def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[
     only_after: list[Stage] = []
     matcher = SequenceMatcher(None, names_before, names_after, autojunk=False)
     for operation, i, i_end, j, j_end in matcher.get_opcodes():
+        old_stages, new_stages = before[i:i_end], after[j:j_end]
         if operation == "equal":
-            pairs += zip(before[i:i_end], after[j:j_end], strict=True)
+            pairs += zip(old_stages, new_stages, strict=True)
         else:
-            pairs += [(stage, None) for stage in before[i:i_end]] + [(None, stage) for stage in after[j:j_end]]
-            only_after += after[j:j_end]
+            pairs += [(stage, None) for stage in old_stages] + [(None, stage) for stage in new_stages]
+            only_after += new_stages
     return _pair_moved_stages(pairs, only_after)
 
 
@@ -87,11 +88,15 @@ def _pair_moved_stages(
     unpaired = list(only_after)
     for before, after in pairs:
         if before is not None and after is None:
-            name = before.name, before.phase
-            after = next((stage for stage in unpaired if (stage.name, stage.phase) == name), None)
+            name_and_phase = before.name, before.phase
+            after = next((stage for stage in unpaired if (stage.name, stage.phase) == name_and_phase), None)
             unpaired = [stage for stage in unpaired if stage is not after]
         completed.append((before, after))
-    return [(a, b) for a, b in completed if a is not None or any(b is stage for stage in unpaired)]
+    return [
+        (before, after)
+        for before, after in completed
+        if before is not None or any(after is stage for stage in unpaired)
+    ]
 
 
 def find_counterpart(stage: Stage, stages: Sequence[Stage], others: Sequence[Stage]) -> Stage | None:
@@ -165,6 +170,8 @@ class StageBoard:
         return bool(self._compilation_before_edit())
 
     def _compilation_before_edit(self) -> Sequence[Stage]:
+        """Return the stages of the last complete compilation whose texts differ from those of the current stages."""
+        # While the current stages are those of the last complete compilation, the edit was made before that one.
         is_complete = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
         return self._previous_complete if is_complete else self._complete
 

@@ -95,8 +95,10 @@ class State:
     part_times: PartTimes = field(default_factory=PartTimes)
     opens_dump: bool = False
     _open_problem: p.Diagnostic | None = None
+    # The estimate of the remaining time of the request that `progress` is from.
     _remaining: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
+    # The recipes of the running requests that compile or run, and the inputs of those that run, by number.
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
@@ -158,12 +160,9 @@ class State:
 
     @property
     def problems(self) -> dict[Job, p.Diagnostic]:
-        """The problems of the program and of the graph on the screen."""
-        return (
-            {"open": self._open_problem, **self.graph_state.problems}
-            if self._open_problem
-            else self.graph_state.problems
-        )
+        """The problems of the program and of the graph on the screen, by the job that failed."""
+        problems = self.graph_state.problems
+        return {"open": self._open_problem, **problems} if self._open_problem else problems
 
     @property
     def info(self) -> p.GraphInfo | None:
@@ -212,7 +211,8 @@ class State:
         if recipe.runs_passes:
             return phases if recipe.backend == NATIVE else self._with_backend_phases(phases, recipe.backend)
         added = p.PHASES_OF_COMPILERS[recipe.backend]
-        if added[0][1] != "mlir":
+        _, first_language = added[0]
+        if first_language != "mlir":
             return (*phases[:1], *added)
         first_mlir = next((index for index, (_, language) in enumerate(phases) if language == "mlir"), len(phases))
         return (*phases[: first_mlir + 1], *added)
@@ -363,7 +363,7 @@ class State:
         graph_state = self._state_if_same_recipe(frame.request)
         if graph_state is None:
             return frozenset()
-        graph_state.assignments = {entry.node: entry for entry in frame.assignments}
+        graph_state.assignments = {assignment.node: assignment for assignment in frame.assignments}
         return frozenset({"graph"})
 
     def _apply_stage(self, frame: p.StageDone) -> frozenset[Topic]:
@@ -484,7 +484,8 @@ def _failure_reason(frame: p.Failed) -> str:
     return f"{failed_pass} failed" if failed_pass else "compilation failed"
 
 
-# The methods that apply frames, by the class of the frame. Frames of other classes do not change the state.
+# The methods that apply frames and return the topics that have changed, by the class of the frame. Frames of other
+# classes do not change the state.
 _HANDLERS: dict[type[p.Frame], Callable[[State, Any], frozenset[Topic]]] = {
     p.Welcome: State._apply_welcome,
     p.WorkerState: State._apply_worker,

@@ -156,11 +156,13 @@ class History:
         return self._now.title
 
     def _merges_with_current(self, merge_key: str) -> bool:
+        """Whether an edit with this merge key becomes one with the last edit."""
         is_recent = self._clock() - self._now.clock_seconds < MERGE_SECONDS
         return bool(merge_key) and merge_key == self._now.merge_key and is_recent
 
 
 def _without_merge_state(edit: Edit) -> Edit:
+    """Returns the edit as it is saved: later edits are never merged with it."""
     return msgspec.structs.replace(edit, merge_key="", clock_seconds=0.0)
 
 

@@ -29,7 +29,7 @@ _PASS_IN_COMMENT = re.compile(r"([A-Za-z_][\w.\-]*)(?:\{(.*)\})?,?\s*")
 _OPTION_NAME = re.compile(r"[\w.\-]+")
 _UNQUOTED_VALUE = re.compile(r"[^\s{}\"']*")
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-# Numbers that print as they are read, but for the digits of a fraction.
+# The numbers that MLIR accepts, printed again as they are read except for the digits of a fraction.
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -101,6 +101,7 @@ def option_error(text: str, default: str, allowed: Sequence[str] = ()) -> str:
 
 
 def _whole_number_error(text: str) -> str:
+    """Returns the error message if `text` is not a whole number of 64 bits; otherwise ""."""
     if not _WHOLE_NUMBER.fullmatch(text):
         return f"{text or 'an empty text'} is not a whole number"
     return "" if -(2**63) <= int(text) < 2**64 else f"{text} does not fit into 64 bits"
@@ -207,6 +208,7 @@ class _Parser:
         self._offset = space.end()
 
     def _add_disabled_pass(self, name: str, options_text: str, anchor: str, offset: int) -> None:
+        """Add the pass of a comment at `offset`. Raises `PipelineError` if its options are not valid."""
         options: tuple[tuple[str, OptionValue], ...] = ()
         if options_text:
             try:

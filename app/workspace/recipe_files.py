@@ -46,7 +46,9 @@ class RecipeFile:
         self._for_graph = for_graph
         self._session = secrets.token_hex(4)
         self._last_stamps = _NOT_READ_YET
+        # Whether another workbench has saved since the last call of `save`.
         self._changed_by_others = False
+        # The last histories of other workbenches by session, the most recent one last.
         self._others: dict[str, SavedHistory] = {}
         self._unreadable: list[Path] = []
 
@@ -161,7 +163,7 @@ class RecipeFile:
 
 
 def _value_or_none(read: Callable[[], T | None]) -> T | None:
-    """What `read` returns; `None` if the file is unreadable."""
+    """Returns the result of `read`, `None` if the file is unreadable."""
     try:
         return read()
     except (OSError, ValueError, RecursionError):

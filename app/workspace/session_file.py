@@ -46,7 +46,7 @@ class Bookmarks:
 
     def toggle(self, mark: Bookmark) -> bool:
         """Set a bookmark, or remove the one of the same line. Returns whether the line has one now."""
-        others = [other for other in self.marks if not _on_same_line(other, mark)]
+        others = [other for other in self.marks if not _are_on_same_line(other, mark)]
         is_removed = len(others) < len(self.marks)
         self.marks = others
         if is_removed:
@@ -69,10 +69,11 @@ class Bookmarks:
         return Bookmarks(msgspec.convert(data, list[Bookmark]))
 
 
-def _on_same_line(one: Bookmark, other: Bookmark) -> bool:
+def _are_on_same_line(one: Bookmark, other: Bookmark) -> bool:
     return (one.graph, one.key, one.line) == (other.graph, other.key, other.line)
 
 
+# The maximum number of runs in a session file.
 MAX_RUNS = 50
 
 
@@ -106,6 +107,7 @@ def make_record(ended_at: float, recipe: Recipe, report: RunReport, inputs: Inpu
 
 
 def _without_images(report: RunReport) -> RunReport:
+    """Returns the report without histograms and maps of differences."""
     sides = tuple(replace(side, outputs=_outputs_without_images(side.outputs)) for side in report.sides)
     return replace(report, outputs=_outputs_without_images(report.outputs), sides=sides)
 
@@ -157,6 +159,7 @@ def _enabled_passes(recipe: Recipe) -> set[tuple[int, str]]:
     return passes
 
 
+# The notice when a user opens a script for the first time.
 FIRST_SCRIPT_NOTICE = "opening a .py file executes it; other file types never execute code"
 T = TypeVar("T")
 
@@ -283,6 +286,7 @@ def merge_sessions(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) ->
 
 
 def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
+    """Merges two versions of a list whose common ancestor is `base`, like a three-way merge; additions are last."""
     added = [item for item in mine if item not in base and item not in theirs]
     return [item for item in theirs if item in mine or item not in base] + added
 

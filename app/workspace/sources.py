@@ -32,6 +32,7 @@ def missing_source_error(source: str) -> str:
 
 
 def _no_file_error(path: str) -> str:
+    """Returns the error for a missing file, with a file that the user may mean instead."""
     # Imported on demand: it takes longer than to find that a file exists.
     from buddy.compiler.protocol.source_locations import similar_file
 

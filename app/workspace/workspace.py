@@ -203,11 +203,13 @@ class Workspace:
         return self._history_of(self.graph)
 
     def _history_of(self, graph: int) -> History:
+        """Returns the history of a graph's recipe, which is loaded at the first use."""
         if graph not in self._histories:
             may_read_saved = self.is_loaded and not self._is_dump(graph)
             saved, edits, problem = self._file_of(graph).read() if may_read_saved else (None, None, "")
             self.problem = problem or self.problem
             preset = self._disable_earlier_phases(self._for_graph(self._preset, graph), graph)
+            # A recipe whose passes the user has not edited is adapted to the graph like the preset.
             has_preset_steps = saved is not None and saved.steps == self._preset.steps
             initial = self._disable_earlier_phases(saved, graph) if saved and has_preset_steps else saved
             history = History(preset, initial, self._clock)
