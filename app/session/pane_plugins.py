@@ -57,10 +57,10 @@ class PaneCallError(BuddyError):
 
 @dataclass(frozen=True)
 class PaneLine:
-    """A line of a pane: cells `(text, role)`. The theme decides the colour of a role.
+    """A line of a pane: texts with their roles, such as `text`, `dim`, `title`, `ok`, `warn`, `bad`, `bar`.
 
-    Roles are `text`, `dim`, `title`, `ok`, `warn`, `bad`, `bar` and others. `node` is the `stable` name of the node that
-    the line is about, if any: the line is marked while the node is selected, and enter goes to it.
+    Each of `cells` is a tuple (text, role). The theme decides the colour of a role. `node` is the `stable` name of the
+    node that the line is about, if any: the line is marked while the node is selected, and enter goes to it.
     """
 
     cells: tuple[tuple[str, str], ...]
