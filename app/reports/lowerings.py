@@ -31,23 +31,23 @@ LOWERING_TEXTS = {
 
 
 def lowering_summary(name: str, assignment: Assignment) -> str:
-    """Return the description of a lowering, or the reason why it cannot lower this node."""
+    """Returns the description of a lowering, or the reason why it cannot lower this node."""
     rejection = assignment.rejection(name)
     return f"not possible: {rejection}" if rejection else LOWERING_TEXTS.get(name, "")
 
 
 def opcode_text(opcode: str) -> str:
-    """Return the text in the lowering column for a node that is not lowered, by its FX opcode; empty for others."""
+    """Returns the text in the lowering column for a node that is not lowered, by its FX opcode; empty for others."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
 def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
+    """Returns `aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
 
 
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
-    """Return the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+    """Returns the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
 
     `precision` is empty for a node that multiplies no float32; so is the result, unless the node multiplies integers.
     """

@@ -82,7 +82,7 @@ class Result:
 
 
 def _action_entries(*ids: str) -> tuple[Entry, ...]:
-    """Return entries that perform the actions with these ids.
+    """Returns entries that perform the actions with these ids.
 
     Their keys are the last keys of the actions' sequences.
     """
@@ -98,7 +98,7 @@ def _action_entries(*ids: str) -> tuple[Entry, ...]:
 
 
 def profile_result(report: ProfileReport, previous: ProfileReport | None, info: GraphInfo) -> Result:
-    """Return the time of a run by op kind, module and source line, compared with the `previous` profile."""
+    """Returns the time of a run by op kind, module and source line, compared with the `previous` profile."""
     nodes = profile.timed_nodes(report, info)
     old_nodes = profile.timed_nodes(previous, info) if previous is not None else []
     first, *measurement = profile.summary_lines(report)
@@ -130,7 +130,7 @@ def _time_entries(
     run_seconds: float,
     group_of: Callable[[NodeRow], str],
 ) -> tuple[Entry, ...]:
-    """Return the slowest groups of nodes. Fused nodes count for the node into which they are fused.
+    """Returns the slowest groups of nodes. Fused nodes count for the node into which they are fused.
 
     `old_nodes` are those of the last profile, and `run_seconds` is the time of a run.
     """
@@ -151,7 +151,7 @@ def _time_entries(
 
 
 def _seconds_by_group(nodes: Iterable[profile.TimedNode], group_of: Callable[[NodeRow], str]) -> dict[str, float]:
-    """Return the seconds of each group of nodes."""
+    """Returns the seconds of each group of nodes."""
     seconds: dict[str, float] = {}
     for node in nodes:
         group = group_of(node.row)
@@ -160,7 +160,7 @@ def _seconds_by_group(nodes: Iterable[profile.TimedNode], group_of: Callable[[No
 
 
 def _change_text(value: float, old_value: float | None) -> str:
-    """Return the relative change of a value since the last result; "new" without an earlier value."""
+    """Returns the relative change of a value since the last result; "new" without an earlier value."""
     if not old_value:
         return "new"
     change = value / old_value - 1
@@ -171,7 +171,7 @@ def _change_text(value: float, old_value: float | None) -> str:
 
 
 def numerics_result(report: NumericsReport, previous: NumericsReport | None, info: GraphInfo) -> Result:
-    """Return the largest errors by op kind, module and source line, as multiples of the tolerance."""
+    """Returns the largest errors by op kind, module and source line, as multiples of the tolerance."""
     rows, multiples = numerics.rows_by_stable_name(info), _worst_multiples(report)
     # Errors that were measured against another reference are not comparable.
     is_comparable = previous is not None and previous.reference == report.reference
@@ -194,7 +194,7 @@ def _error_entries(
     old_multiples: Mapping[str, float],
     mismatches: Set[str],
 ) -> tuple[Entry, ...]:
-    """Return the groups of nodes with the largest errors. An entry shows the worst node of its group, and goes to it.
+    """Returns the groups of nodes with the largest errors. An entry shows the worst node of its group, and goes to it.
 
     `groups` has the nodes of each group, by stable name. `multiples` and `old_multiples` are the errors of nodes in
     this comparison and in the last one; `mismatches` are the nodes out of tolerance.
@@ -218,7 +218,7 @@ def _error_entries(
 
 
 def _worst_multiples(report: NumericsReport) -> dict[str, float]:
-    """Return the larger error of each compared node (in the program, alone) as a multiple of the tolerance."""
+    """Returns the larger error of each compared node (in the program, alone) as a multiple of the tolerance."""
     return {
         node.node: max(map(numerics.tolerance_multiple, deviations))
         for node in report.nodes
@@ -227,12 +227,12 @@ def _worst_multiples(report: NumericsReport) -> dict[str, float]:
 
 
 def _multiple_text(multiple: float) -> str:
-    """Format a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
+    """Formats a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
     return "nan/inf" if math.isinf(multiple) else f"{multiple:.2g} x" if multiple else "0"
 
 
 def _previous_text(multiple: float, old_multiple: float | None) -> str:
-    """Return `was 2 x` for the error in the last result; empty if there is none, or if it has the same text."""
+    """Returns `was 2 x` for the error in the last result; empty if there is none, or if it has the same text."""
     if old_multiple is None or _multiple_text(old_multiple) == _multiple_text(multiple):
         return ""
     return f"was {_multiple_text(old_multiple)}"
@@ -245,7 +245,7 @@ USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """Return the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
+    """Returns the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
     next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
     next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
@@ -259,7 +259,7 @@ def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) 
 
 
 def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
-    """Return the recipes by error, and the products by the time that their precisions save.
+    """Returns the recipes by error, and the products by the time that their precisions save.
 
     `names` are the names of nodes to show, by stable name.
     """
@@ -297,7 +297,7 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
 
 
 def _recipe_text(attempt: Attempted) -> str:
-    """Return the choices of a recipe that are not the defaults."""
+    """Returns the choices of a recipe that are not the defaults."""
     choices = [choice for choice in attempt.choices if not choice.endswith("=default")]
     return " ".join(choices) or "all choices at their defaults"
 
@@ -305,7 +305,7 @@ def _recipe_text(attempt: Attempted) -> str:
 def _ratio_entries(
     measured: Sequence[Attempted], initial: Attempted | None, name_of: Callable[[Attempted], str]
 ) -> tuple[Entry, ...]:
-    """Return the attempts with their times compared with eager and with the first recipe, which is the current one."""
+    """Returns the attempts with their times compared with eager and with the first recipe, which is the current one."""
     slowest = max((attempt.ratio for attempt in measured[:MAX_ENTRIES]), default=0.0)
     return tuple(
         Entry(
@@ -319,14 +319,14 @@ def _ratio_entries(
 
 
 def _ratio_change(attempt: Attempted, initial: Attempted | None) -> str:
-    """Return the change of the time compared with the first recipe; empty if that was not timed."""
+    """Returns the change of the time compared with the first recipe; empty if that was not timed."""
     if initial is None:
         return ""
     return "current" if attempt is initial else _change_text(attempt.ratio, initial.ratio)
 
 
 def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) -> tuple[Entry, ...]:
-    """Return the values of each choice with the time of the fastest recipe that has it.
+    """Returns the values of each choice with the time of the fastest recipe that has it.
 
     `measured` is sorted by time.
     """
@@ -353,7 +353,7 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
 
 
 def bisection_result(result: BisectionResult) -> Result:
-    """Return the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
+    """Returns the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
     has_recipe = bool(result.steps or result.lowerings or result.in_eager)
     next_steps = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []
     next_steps += [

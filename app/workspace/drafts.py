@@ -47,7 +47,7 @@ class EditorDraft:
         )
 
     def _lock_file(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
-        """Lock a draft file that no other workbench uses, preferably an existing one. Returns its path and the lock.
+        """Locks a draft file that no other workbench uses, preferably an existing one. Returns its path and the lock.
 
         The lock is `None` if the lock file cannot be created.
         """
@@ -65,7 +65,7 @@ class EditorDraft:
         raise AssertionError("unreachable: the numbers are unlimited")
 
     def read_saved(self, initial_text: str) -> SavedDraft | None:
-        """The saved draft for an editor with this initial text, or `None`."""
+        """Returns the saved draft for an editor with this initial text, or `None`."""
         try:
             initial_hash, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
@@ -73,7 +73,7 @@ class EditorDraft:
         return SavedDraft(text, initial_hash != digest(initial_text))
 
     def save(self, text: str, initial_text: str) -> str:
-        """Save the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
+        """Saves the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
         try:
             write_text_atomically(self._path, f"{digest(initial_text)}\n{text}")
         except OSError as error:
@@ -81,18 +81,18 @@ class EditorDraft:
         return ""
 
     def delete(self) -> None:
-        """Delete the draft after its text was accepted or discarded."""
+        """Deletes the draft after its text was accepted or discarded."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def close(self) -> None:
-        """Release the lock after the editor was closed, so that another editor can restore the draft."""
+        """Releases the lock after the editor was closed, so that another editor can restore the draft."""
         if self._lock is not None:
             self._lock.release()
 
 
 def saved_drafts(recipe_path: Path) -> Drafts:
-    """The drafts of the program whose first graph has its recipe in the file `recipe_path`."""
+    """Returns the drafts of the program whose first graph has its recipe in the file `recipe_path`."""
     name_pattern = re.compile(rf"{re.escape(recipe_path.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
     drafts = Drafts([], [])
     folder = recipe_path.parent

@@ -23,14 +23,14 @@ Table = dict[str, Any]
 
 
 def shown_path(location: str) -> str:
-    """`location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
+    """Returns `location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
     home = os.path.expanduser("~")
     short = relative_to_working_directory(location)
     return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short
 
 
 def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
-    """Return the tables of a graph, in the order in which the report shows them.
+    """Returns the tables of a graph, in the order in which the report shows them.
 
     A table has either `rows` or a `text`.
     """
@@ -43,13 +43,13 @@ def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """Return a table whose columns with names in `right` are right-aligned."""
+    """Returns a table whose columns with names in `right` are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
 
 
 def _failure_tables(problem: Diagnostic | None) -> Iterator[Table]:
-    """Yield a table of the problem, if any."""
+    """Yields a table of the problem, if any."""
     if problem is None:
         return
     rows = [("what", problem.what), ("where", problem.where), ("to do", problem.todo), ("details", problem.detail)]
@@ -57,7 +57,7 @@ def _failure_tables(problem: Diagnostic | None) -> Iterator[Table]:
 
 
 def _run_tables(graph: SharedGraph) -> Iterator[Table]:
-    """Yield the tables of a run: outputs, measurements and notes."""
+    """Yields the tables of a run: outputs, measurements and notes."""
     report = graph.report
     if report is None:
         return
@@ -71,7 +71,7 @@ def _run_tables(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _output_row(output: OutputReport) -> tuple[object, ...]:
-    """Return the row of an output in the table of outputs."""
+    """Returns the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     texts = [*formatting.verdict_texts(output), formatting.nan_counts_text(output)]
     if output.verdict == "mismatch" and output.where:
@@ -81,7 +81,7 @@ def _output_row(output: OutputReport) -> tuple[object, ...]:
 
 
 def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the table of measurements."""
+    """Yields the rows of the table of measurements."""
     yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
     counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
     yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])
@@ -107,7 +107,7 @@ def _timing_text(timing: Timing) -> str:
 
 
 def _node_tables(graph: SharedGraph) -> Iterator[Table]:
-    """Yield tables of nodes: those in eager, the slowest, and those with the largest errors."""
+    """Yields tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
     fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
     if fallbacks:
@@ -135,7 +135,7 @@ def _node_tables(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _condition_tables(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
-    """Yield the program, the machine, the versions, and the recipe."""
+    """Yields the program, the machine, the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))
     rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]

@@ -14,7 +14,7 @@ Hunk = tuple[int, int, int, int]
 
 
 def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
-    """Return the unified diff of the texts `before` and `after`.
+    """Returns the unified diff of the texts `before` and `after`.
 
     Lines that differ outside of `hunks`, which a structural diff ignores, are printed as in `after`.
     """
@@ -26,7 +26,7 @@ def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: s
 
 
 def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
-    """Yield groups of consecutive hunks whose contexts touch or overlap."""
+    """Yields groups of consecutive hunks whose contexts touch or overlap."""
     group: list[Hunk] = []
     for hunk in hunks:
         if group:
@@ -40,7 +40,7 @@ def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
 
 
 def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]:
-    """Return the lines of a group: its header, and its changes with their context."""
+    """Returns the lines of a group: its header, and its changes with their context."""
     first_before, _, first_after, _ = group[0]
     last_before, last_removed, last_after, last_added = group[-1]
     old_end, new_end = last_before + last_removed, last_after + last_added
@@ -59,7 +59,7 @@ def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]
 
 
 def _line_range(start: int, end: int) -> str:
-    """Return a range in unified format: the first line and the number of lines.
+    """Returns a range in unified format: the first line and the number of lines.
 
     An empty range has the line before it.
     """
@@ -81,7 +81,7 @@ Spans = tuple[tuple[int, int], ...]
 def changed_words(
     before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
 ) -> tuple[Spans, Spans]:
-    """Return the spans of the words that differ between the lines `before` and `after`, in each of them.
+    """Returns the spans of the words that differ between the lines `before` and `after`, in each of them.
 
     They are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
@@ -102,7 +102,7 @@ def changed_words(
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
-    """Return the spans of the words of `old` and of `new` whose keys differ.
+    """Returns the spans of the words of `old` and of `new` whose keys differ.
 
     The keys are compared instead of the words.
     """
@@ -122,7 +122,7 @@ def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_ke
 
 
 def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
-    """Return the number of equal words at the start, and the number of equal words at the end among the others."""
+    """Returns the number of equal words at the start, and the number of equal words at the end among the others."""
     shorter = min(len(old), len(new))
     start = next((index for index in range(shorter) if old[index] != new[index]), shorter)
     end = next((index for index in range(shorter - start) if old[-1 - index] != new[-1 - index]), shorter - start)
@@ -130,7 +130,7 @@ def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
 
 
 def _spans(words: list[str], ranges: Iterable[tuple[int, int]]) -> Spans:
-    """Return the ranges of characters for ranges (start, end) of words, without empty ones."""
+    """Returns the ranges of characters for ranges (start, end) of words, without empty ones."""
     starts = [0]
     for word in words:
         starts.append(starts[-1] + len(word))
