@@ -63,7 +63,7 @@ class GraphFacts:
 
 
 def fallback_rows(graphs: Sequence[GraphFacts]) -> list[Fallback]:
-    """Returns the rows of a program by kind, those with the highest cost first. A guard of several graphs is one row."""
+    """Returns the rows of a program by kind, the most expensive ones first. A guard of several graphs is one row."""
     rows = [row for facts in graphs for row in _graph_fallbacks(facts)]
     guards = dict[tuple[str, str], Fallback]()
     for row in rows:

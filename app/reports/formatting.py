@@ -76,8 +76,7 @@ def nan_counts_text(output: OutputReport) -> str:
 
 
 def verdict_texts(output: OutputReport) -> list[str]:
-    """Returns the conditions that decided the verdict on an output, each with both numbers, and the largest relative
-    error.
+    """Returns the conditions that decided the verdict on an output, and its largest relative error.
 
     For a mismatch, these are the conditions that do not hold; otherwise, those on the whole output. For indices that
     differ from eager's (of `argmax`, for example), it is the tolerance of the values at the indices.

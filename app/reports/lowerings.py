@@ -42,7 +42,7 @@ def opcode_text(opcode: str) -> str:
 
 
 def short_target(target: str) -> str:
-    """Returns `aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
+    """Shortens a target: `aten.mm.default` to `aten.mm`, `<built-in function getitem>` to `getitem`."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
 
 

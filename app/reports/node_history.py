@@ -87,7 +87,7 @@ def is_computed(row: NodeRow) -> bool:
 
 
 def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
-    """Returns a remark with the number of instructions in `traces`, and the functions of `symbols` that contain them."""
+    """Returns a remark with the number of instructions in `traces`, and the `symbols` (functions) that contain them."""
     direct = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
     derived_count = sum(trace.derived for trace in traces)
     if not direct:

@@ -227,9 +227,7 @@ def explained_share(error: float, error_without: float) -> float:
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """Returns at most `count` nodes: the first one out of tolerance, then those with the largest multiples of
-    their tolerance.
-    """
+    """Returns at most `count` nodes: the first one out of tolerance, then the others by multiple of the tolerance."""
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
         errors = [error for error in (node.error, node.own_error) if error is not None]

@@ -69,7 +69,7 @@ def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) ->
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", max_count: int = MAX_SHOWN_DELTAS) -> str:
-    """Returns the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`. Names at most `max_count` ops."""
+    """Returns the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`; names at most `max_count`."""
     texts = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:max_count]]
     more = len(deltas) - max_count
     return ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])

@@ -82,7 +82,7 @@ def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
 
 
 def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """Returns the time of a node in milliseconds for a table, or `in NODE` if it is fused into a node that was timed."""
+    """Returns the time of a node in milliseconds for a table, or `in NODE` if it is fused into a timed node."""
     if node is None:
         return ""
     return f"in {names.get(node.into, node.into)}" if node.into else in_milliseconds(node.seconds)
@@ -173,7 +173,7 @@ def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str
 
 
 def folded_stacks(root: FlameNode) -> str:
-    """Returns one line per stack, `module;module;node nanoseconds`, as flamegraph.pl, inferno and speedscope read it."""
+    """Returns a line per stack, `module;module;node nanoseconds`, as flamegraph.pl, inferno and speedscope read it."""
     return "".join(
         f"{';'.join(path)} {nanoseconds}\n"
         for path, seconds in _self_times(root, ())
@@ -211,7 +211,7 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.
 
 
 def summary_lines(report: ProfileReport) -> list[str]:
-    """Returns the summary of a profile: the time of a run, the overhead of the counters, the nodes' share, and notes."""
+    """Returns the summary of a profile: the time of a run, the counters' overhead, the nodes' share, and notes."""
     whole = report.whole
     shares = (
         f"nodes {_ratio(report.inside, whole):.1%} of an instrumented run, calls {_ratio(report.outside, whole):.1%}"

@@ -52,10 +52,10 @@ _NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir
 
 
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
-    """Returns the text of a pane that waits for its content: the parts up to `last`, after which it appears, with
-    times.
+    """Returns the text of a pane that waits for its content: the parts of opening a program, with their times.
 
-    `content` names the content, such as "graph". If it will not appear, returns the reason.
+    `content` names the content, such as "graph", which appears after the part `last`. If it will not appear, returns
+    the reason.
     """
     if state.problem is not None:
         return [f"no {content}: see Outputs"]

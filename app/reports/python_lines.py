@@ -138,7 +138,7 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """Returns the facts on the line at `location`. `lowerings` are the lowerings of nodes, and `times` their profile."""
+    """Returns the facts about the line at `location`. `lowerings` are those of nodes by name, `times` their profile."""
     nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"

@@ -219,7 +219,7 @@ def _copy_script(folder: Path, source: str) -> str:
 
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copies the files that the script imports from its folder. Returns the names of the copies, and the other files."""
+    """Copies the files that the script imports from its folder. Returns the names of the copies, and other files."""
     script = Path(split_source(source).target).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
@@ -277,9 +277,7 @@ def external_python(description: ReproducerDescription) -> str:
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
-    """Returns the source to open: the copy of the script, with `:MODEL` if the source names one, or the source
-    itself.
-    """
+    """Returns the source to open: the copy of the script, with `:MODEL` if any, or the source itself without a copy."""
     if not description.script:
         return description.source
     return split_source(description.source).with_target(os.path.join(folder, description.script))

@@ -245,7 +245,7 @@ USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """Returns the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
+    """Returns the fastest recipes, and the best time of each choice. `is_better`: a faster recipe was found."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
     next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
     next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
@@ -353,7 +353,7 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
 
 
 def bisection_result(result: BisectionResult) -> Result:
-    """Returns the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
+    """Returns the result of a bisection: the culprit, the evidence, and the IR before and after the culprit pass."""
     has_recipe = bool(result.steps or result.lowerings or result.in_eager)
     next_steps = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []
     next_steps += [

@@ -270,7 +270,7 @@ _MIN_WEIGHTS = 1 << 20
 
 
 def memory_parts_text(memory: MemoryUse) -> str:
-    """Returns the memory of a loaded program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
+    """Returns the memory of a program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
     parts = (("packed weights", memory.packed), ("arena", memory.arena), ("code", memory.code))
     sizes = ", ".join(f"{name} {formatting.size(size)}" for name, size in parts)
     return f"weights {formatting.size(memory.weights)} (shared), {sizes}"
@@ -311,8 +311,7 @@ def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment
 
 
 def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """Returns a line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other
-    nodes.
+    """Returns a line with the reason for each of the first nodes, and a line with the number of the others.
 
     `reasons` maps nodes to reasons.
     """

@@ -84,7 +84,7 @@ def node_bytes(row: NodeRow) -> int:
 
 
 def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
-    """Returns the memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
+    """Returns the memory as one line, in the longest wording of at most `width` characters, or the shortest one."""
     saved, reread, recomputed = memory.saved, memory.reread, memory.recomputed
     texts = [
         f"{counted(saved.count, 'tensor')} saved for backward, {saved.text}; "

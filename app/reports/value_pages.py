@@ -101,9 +101,7 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
 
 
 def value_role(value: Element | None, side: ValueKind, max_error: float) -> str:
-    """Returns the role of a value in the theme: `bad` if it is not finite, or is a difference of `max_error` / 2
-    or more.
-    """
+    """Returns the theme's role for a value: `bad` if it is not finite, or a difference of `max_error` / 2 or more."""
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)
         if size == 0:

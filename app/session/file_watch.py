@@ -72,7 +72,7 @@ class Watcher:
             self._task = None
 
     def program_files(self) -> tuple[str, ...]:
-        """Returns the script, the files that it imported, the plug-ins, and Python files in which the program failed."""
+        """Returns the script, the files that it imported, the plug-ins, and Python files named by errors."""
         source = split_source(self._workspace.source).target
         files = [source] if source.endswith(".py") else []
         files += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]

@@ -65,7 +65,7 @@ class GraphState:
     precisions: dict[str, NodePrecision] = field(default_factory=dict)
 
     def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
-        """Records that the request number `request` for `recipe` was sent: the last error of the same job is dropped."""
+        """Records that request number `request` for `recipe` was sent, and drops the last error of the same job."""
         self.newest_request = request
         self.problems.pop(job, None)
         if recipe != self.compiled_recipe:

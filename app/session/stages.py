@@ -79,9 +79,9 @@ def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[
 def _pair_moved_stages(
     pairs: Sequence[tuple[Stage | None, Stage | None]], only_after: Sequence[Stage]
 ) -> list[tuple[Stage | None, Stage | None]]:
-    """Pairs the stages of passes that were moved, each of which has two entries in `pairs`: (stage, `None`) at its old
-    position, and (`None`, stage) at its new one. Returns the pairs with one entry for each, at the old position.
+    """Returns `pairs` with one entry for each stage whose pass was moved, at its old position.
 
+    In `pairs`, such a stage has two entries: (stage, `None`) at its old position, and (`None`, stage) at its new one.
     `only_after` are the stages of the entries (`None`, stage).
     """
     completed: list[tuple[Stage | None, Stage | None]] = []
@@ -105,8 +105,7 @@ def find_counterpart(stage: Stage, stages: Sequence[Stage], others: Sequence[Sta
 
 
 class StageBoard:
-    """Collects the stages of a graph: those of the current compilation, and those of the last one that it has not
-    replaced yet.
+    """Collects the stages of a graph: those of the current compilation, then those of the last one not replaced yet.
 
     `_complete` and `_previous_complete` are the stages of the last two complete compilations with different texts.
     """

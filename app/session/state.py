@@ -232,7 +232,7 @@ class State:
     def record_start(
         self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS
     ) -> None:
-        """Records that request number `request` was sent. `recipe` is `None` for "open"; `inputs` are those of a run."""
+        """Records that request number `request` was sent. `recipe` is `None` for "open"; `inputs` are of a run."""
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
@@ -462,7 +462,7 @@ class State:
 
 
 def _record_failure(graph_state: GraphState, frame: p.Failed, job: Job, is_compiled: bool) -> None:
-    """Records that `job` failed. `is_compiled` says that its recipe was compiled before, so that only a run can fail."""
+    """Records that `job` failed. `is_compiled`: its recipe was compiled before, so that only a run can fail."""
     if not is_compiled:
         graph_state.board.fail(frame.stages, _failure_reason(frame))
     if not frame.cancelled:

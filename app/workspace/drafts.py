@@ -73,7 +73,7 @@ class EditorDraft:
         return SavedDraft(text, initial_hash != digest(initial_text))
 
     def save(self, text: str, initial_text: str) -> str:
-        """Saves the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
+        """Saves the draft `text` of an editor with this initial text. Returns an error message, or ""."""
         try:
             write_text_atomically(self._path, f"{digest(initial_text)}\n{text}")
         except OSError as error:

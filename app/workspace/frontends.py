@@ -30,10 +30,10 @@ def with_steps_of(recipe: Recipe, preset: Recipe) -> Recipe:
 
 
 def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
-    """Returns the recipe with the steps of the preset `name`: by default, of the one that it names, or of its
-    frontend's.
+    """Returns the recipe with the steps of the preset `name`.
 
-    Raises `ValueError` if the preset is unknown.
+    By default, it is the preset that the recipe names, or if that is "default", the preset for its frontend. Raises
+    `ValueError` if the preset is unknown.
     """
     named = recipe.preset if recipe.preset != "default" else ""
     name = name or named or preset_of(recipe.frontend, recipe.dialect)

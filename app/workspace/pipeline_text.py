@@ -108,8 +108,9 @@ def _whole_number_error(text: str) -> str:
 
 
 def _short_value(value: OptionValue) -> str:
-    """Returns the value in one line: as it is, in quotes, or as `@` and a hash if long, empty, or with a line end or
-    quote.
+    """Returns the value in one line: as it is, or in quotes.
+
+    A value that is long or empty, or has a line end or a quote, becomes `@` and a hash.
     """
     text = option_text(value)
     if len(text) > _MAX_VALUE_LENGTH or "\n" in text or '"' in text or not text:

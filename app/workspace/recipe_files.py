@@ -125,8 +125,7 @@ class RecipeFile:
         self._changed_by_others |= not is_first_read and edits.session != self._session
 
     def _encode(self, edits: SavedHistory) -> bytes:
-        """Returns the content of the edits file: `edits`, the current recipe of each other workbench, and their
-        histories.
+        """Returns the content of the edits file: `edits`, and the current recipes and histories of other workbenches.
 
         If that is too long, the histories of the workbenches that saved the longest ago are dropped first.
         """

@@ -109,7 +109,7 @@ def _parse_settings(text: str) -> Settings:
 
 
 def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
-    """Returns the error for `message` of msgspec's validation of `data`, with the line of the invalid entry in `text`."""
+    """Returns the error for `message`, by which msgspec rejects `data`, with the line of the entry in `text`."""
     path_match = _PATH_SUFFIX.search(message)
     problem = _PATH_SUFFIX.sub("", message)
     path = [part for part in (path_match[1] if path_match else "").split(".") if part]

@@ -18,9 +18,7 @@ MAX_COMPLETIONS = 200
 
 
 def missing_source_error(source: str) -> str:
-    """Returns the error for a source on this machine that is not a file and cannot be an object in a module, else
-    empty.
-    """
+    """Returns the error for a source on this machine that is neither a file nor `MODULE:NAME`; empty for others."""
     if os.path.lexists(source):
         return ""
     if source.replace("-", "_").isidentifier():
@@ -101,9 +99,7 @@ def _check_source(source: str) -> None:
 
 
 def path_completions(typed: str) -> list[str]:
-    """Returns the paths that continue `typed`, quoted for `parse_typed_program`; folders end with a slash and come
-    first.
-    """
+    """Returns the paths that continue `typed`, quoted for `parse_typed_program`: folders, which end with `/`, first."""
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:

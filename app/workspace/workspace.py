@@ -172,8 +172,7 @@ class Workspace:
         return self._history.past_edits
 
     def edits_of_others(self) -> list[Edit]:
-        """Returns the edits of other workbenches for the graph on the screen, except those whose recipe is in
-        `all_edits`.
+        """Returns the edits of other workbenches for the graph on the screen whose recipes are not in `all_edits`.
 
         The edits of the workbench that saved last come first. Of edits with equal recipes, only the first is returned.
         """

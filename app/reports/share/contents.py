@@ -114,7 +114,7 @@ class _Texts:
         return len(self.texts) - 1
 
     def encode(self) -> dict[str, object]:
-        """Returns the lines, the index of the colours of each line, and the colours as letters with lengths: `o12_1`."""
+        """Returns the lines, the texts, and the colours of lines: letters with lengths such as `o12_1`."""
         colours = _Numbers()
         colours_by_key: dict[tuple[str, str, str], str] = {}
         numbers = []

@@ -23,7 +23,7 @@ Table = dict[str, Any]
 
 
 def shown_path(location: str) -> str:
-    """Returns `location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
+    """Returns `location` as it is shared: relative to the current folder if it is inside, `~` for the home folder."""
     home = os.path.expanduser("~")
     short = relative_to_working_directory(location)
     return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short

@@ -234,7 +234,7 @@ class DiffRows:
         return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
 
     def row_of(self, line: int) -> int:
-        """Returns the row of a line of the new text, of the fold that hides it, or of the nearest line that is shown."""
+        """Returns the row of a line of the new text, of the fold that hides it, or of the nearest shown line."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
         runs = self._runs
@@ -363,9 +363,7 @@ class DiffRows:
                 yield _Run("added", *part.lines, hidden=part.hidden)
 
     def _equal_runs(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
-        """Yields the runs of equal lines: the first `head`, a fold, the last `tail`; all lines if the fold would
-        be short.
-        """
+        """Yields the runs of equal lines: the first `head`, a fold, the last `tail`; all lines if it would be short."""
         before, count, after, _ = part.lines
         folded = count - head - tail
         if folded < MIN_FOLDED_LINES or after in self._unfolded:
