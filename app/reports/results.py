@@ -232,7 +232,7 @@ def _multiple_text(multiple: float) -> str:
 
 
 def _previous_text(multiple: float, old_multiple: float | None) -> str:
-    """Returns `was 2 x` for the error in the last result; empty if there is none, or if it has the same text."""
+    """Returns `was 2 x` for the error in the last result; empty without one, or if it has the same text."""
     if old_multiple is None or _multiple_text(old_multiple) == _multiple_text(multiple):
         return ""
     return f"was {_multiple_text(old_multiple)}"
