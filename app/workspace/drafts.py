@@ -25,7 +25,7 @@ class SavedDraft(NamedTuple):
     is_outdated: bool
 
 
-class Drafts(NamedTuple):
+class DraftTitles(NamedTuple):
     """The titles of the editors of a program that have drafts: of exited workbenches, and open in a workbench now."""
 
     unsaved: list[str]
@@ -91,23 +91,27 @@ class EditorDraft:
             self._lock.release()
 
 
-def saved_drafts(recipe_path: Path) -> Drafts:
+def saved_drafts(recipe_path: Path) -> DraftTitles:
     """Returns the drafts of the program whose first graph has its recipe in the file `recipe_path`."""
+    # The file of an editor of the first graph is `STEM.TITLE`, that of another graph `STEM-NUMBER.TITLE`. If several
+    # workbenches have the same editor open, `~2` and so on follow.
     name_pattern = re.compile(rf"{re.escape(recipe_path.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
-    drafts = Drafts([], [])
+    titles = DraftTitles([], [])
     folder = recipe_path.parent
     for path in sorted(folder.glob(f"{recipe_path.stem}*{_DRAFT_SUFFIX}")) if folder.is_dir() else []:
         match = name_pattern.fullmatch(_draft_name(path))
         if match is None:
             continue
         title = match["title"].replace("_", " ") + (f" of graph {match['graph']}" if match["graph"] else "")
-        (drafts.open if is_held(_lock_path(path)) else drafts.unsaved).append(title)
-    return drafts
+        (titles.open if is_held(_lock_path(path)) else titles.unsaved).append(title)
+    return titles
 
 
 def _draft_name(path: Path) -> str:
+    """Returns the name of a draft file without its suffix."""
     return path.name.removesuffix(_DRAFT_SUFFIX)
 
 
 def _lock_path(path: Path) -> Path:
+    """Returns the path of the lock of a draft file, which is held while an editor has the draft."""
     return path.with_name(f".{path.name}.lock")
