@@ -26,7 +26,7 @@ CORRECT_RECIPE_FILE = "right.toml"
 
 
 def parse_criterion(kind: str, text: str) -> Criterion:
-    """Parse the two numbers of a criterion of this kind: the multiple of the tolerance, or for "slower" the minimum
+    """Parses the two numbers of a criterion of this kind: the multiple of the tolerance, or for "slower" the minimum
     speedup, and the seconds that each step of a trial may take.
 
     Raises `ValueError` with the expected format if they are missing, not finite or not positive.
@@ -43,7 +43,7 @@ def parse_criterion(kind: str, text: str) -> Criterion:
 
 
 def bisection_lines(result: BisectionResult) -> list[str]:
-    """Return the result of a bisection as lines of text: the culprit, then the evidence."""
+    """Returns the result of a bisection as lines of text: the culprit, then the evidence."""
     lines = [result.summary]
     if result.failure:
         lines.append(f"original failure: {result.failure}")
@@ -68,7 +68,7 @@ def bisection_lines(result: BisectionResult) -> list[str]:
 
 
 def _node_set_lines(title: str, nodes: tuple[str, ...]) -> list[str]:
-    """Return a line with the first nodes of a set and the number of the others; no line for an empty set."""
+    """Returns a line with the first nodes of a set and the number of the others; no line for an empty set."""
     if not nodes:
         return []
     more = f", … {len(nodes) - _MAX_NODES} more" if len(nodes) > _MAX_NODES else ""
@@ -76,7 +76,7 @@ def _node_set_lines(title: str, nodes: tuple[str, ...]) -> list[str]:
 
 
 def bisection_json(result: BisectionResult) -> dict[str, object]:
-    """Return the result of a bisection as plain values, without the texts of modules."""
+    """Returns the result of a bisection as plain values, without the texts of modules."""
     values: dict[str, Any] = msgspec.to_builtins(result)
     for name in ("before", "after"):
         values.pop(name, None)
@@ -84,7 +84,7 @@ def bisection_json(result: BisectionResult) -> dict[str, object]:
 
 
 def bisection_texts(result: BisectionResult) -> dict[str, str]:
-    """Return the files of a result by name: the recipe, and the reduced module before and after the culprit pass."""
+    """Returns the files of a result by name: the recipe, and the reduced module before and after the culprit pass."""
     name = Path(result.name or "reduced.mlir")
     texts = {
         CORRECT_RECIPE_FILE: to_toml(result.recipe),
@@ -95,7 +95,7 @@ def bisection_texts(result: BisectionResult) -> dict[str, str]:
 
 
 def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
-    """Write the files of a result into `folder`. Raises `OSError`."""
+    """Writes the files of a result into `folder`. Raises `OSError`."""
     texts = bisection_texts(result)
     for file, text in texts.items():
         write_text_atomically(folder / file, text)

@@ -16,7 +16,7 @@ SNAPSHOTS = "(snapshots)"
 
 
 def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> FlameNode:
-    """Return a tree of phases and passes. Time outside of passes is an entry next to the phases.
+    """Returns a tree of phases and passes. Time outside of passes is an entry next to the phases.
 
     A cached stage counts with the time of its original compilation; then the time between passes is unknown.
     """
@@ -29,7 +29,7 @@ def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) 
 
 
 def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
-    """Return the functions and the times of their code generation in seconds, the slowest first.
+    """Returns the functions and the times of their code generation in seconds, the slowest first.
 
     Functions are compiled in parallel, so the sum may exceed the time of the stage.
     """
@@ -38,7 +38,7 @@ def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
 
 
 def _unique_names(stages: Sequence[Stage]) -> list[str]:
-    """Return the names of stages; from its second occurrence on, a name has a number: `canonicalize#2`."""
+    """Returns the names of stages; from its second occurrence on, a name has a number: `canonicalize#2`."""
     counts: Counter[str] = Counter()
     names = []
     for stage in stages:
@@ -48,7 +48,7 @@ def _unique_names(stages: Sequence[Stage]) -> list[str]:
 
 
 def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, object]:
-    """Return the times of a compilation as plain values, in seconds."""
+    """Returns the times of a compilation as plain values, in seconds."""
     phases: dict[str, float] = {}
     for stage in stages:
         phases[stage.phase] = phases.get(stage.phase, 0.0) + stage.milliseconds / 1e3
@@ -107,11 +107,11 @@ class PipelineFacts:
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
-        """Return the slowest stage, `None` before the compilation."""
+        """Returns the slowest stage, `None` before the compilation."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
     def as_json(self) -> dict[str, object]:
-        """Return the measurements as plain values. Those of the run are null if the recipe was not run."""
+        """Returns the measurements as plain values. Those of the run are null if the recipe was not run."""
         report = self.report
         return {
             "name": self.title,

@@ -63,7 +63,7 @@ class GraphFacts:
 
 
 def fallback_rows(graphs: Sequence[GraphFacts]) -> list[Fallback]:
-    """Return the rows of a program by kind, those with the highest cost first. A guard of several graphs is one row."""
+    """Returns the rows of a program by kind, the most expensive ones first. A guard of several graphs is one row."""
     rows = [row for facts in graphs for row in _graph_fallbacks(facts)]
     guards = dict[tuple[str, str], Fallback]()
     for row in rows:
@@ -74,7 +74,7 @@ def fallback_rows(graphs: Sequence[GraphFacts]) -> list[Fallback]:
 
 
 def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
-    """Yield the rows of one graph."""
+    """Yields the rows of one graph."""
     number, info = facts.number, facts.info
     if facts.assignments is None:
         yield Fallback("not compiled", number, info.name, "the lowerings of its nodes are not known yet")
@@ -100,7 +100,7 @@ def _node_fallback(
     kind: FallbackKind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
     shares: Mapping[str, float] | None,
 ) -> Fallback:  # fmt: skip
-    """Return the row of a node. `row` is `None` if the graph does not have the node."""
+    """Returns the row of a node. `row` is `None` if the graph does not have the node."""
     node = assignment.node
     share = None if shares is None else shares.get(node)
     if row is None:
@@ -109,7 +109,7 @@ def _node_fallback(
 
 
 def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
-    """Return the share of the run of each node that was timed, `None` without a profile."""
+    """Returns the share of the run of each node that was timed, `None` without a profile."""
     if profile is None or not profile.whole:
         return None
     return {time.node: time.seconds / profile.whole for time in profile.nodes if not time.into}
@@ -119,27 +119,29 @@ def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
 
 
 def fallbacks_summary(graphs: Sequence[GraphFacts]) -> str:
-    """Return one line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
+    """Returns one line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
     assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
     in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
     ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
-    breaks, unknown = sum(bool(facts.info.break_reason) for facts in graphs), sum(f.assignments is None for f in graphs)
-    total = sum(in_eager.values())
+    n_breaks = sum(bool(facts.info.break_reason) for facts in graphs)
+    n_uncompiled = sum(facts.assignments is None for facts in graphs)
+    n_eager = sum(in_eager.values())
     parts = [
         formatting.counted(len(graphs), "graph"),
-        f"{formatting.counted(len(assignments) - total, 'node')} compiled",
+        f"{formatting.counted(len(assignments) - n_eager, 'node')} compiled",
+        f"{n_eager} in eager ({ops})" if n_eager else "none in eager",
+        formatting.counted(n_breaks, "graph break"),
     ]
-    parts += [f"{total} in eager ({ops})" if total else "none in eager", formatting.counted(breaks, "graph break")]
-    return ", ".join([*parts, *([f"{unknown} not compiled yet"] if unknown else [])])
+    return ", ".join([*parts, *([f"{n_uncompiled} not compiled yet"] if n_uncompiled else [])])
 
 
 def _op(node: str) -> str:
-    """Return the op in the stable name of a node: `my_scale` for `encoder/my_scale.0`."""
+    """Returns the op in the stable name of a node: `my_scale` for `encoder/my_scale.0`."""
     return node.rpartition("/")[2].rpartition(".")[0] or node
 
 
 def fallbacks_text(rows: Sequence[Fallback], summary_line: str) -> str:
-    """Return the summary, and a section for each kind of row.
+    """Returns the summary, and a section for each kind of row.
 
     A section has a table, then each reason and fix once, with the rows that it applies to.
     """
@@ -167,7 +169,7 @@ _HEADINGS: Mapping[FallbackKind, str] = {"break": "reason", "guard": "condition"
 
 
 def _section(rows: Sequence[Fallback]) -> str:
-    """Return the table of rows of one kind, followed by each reason and fix."""
+    """Returns the table of rows of one kind, followed by each reason and fix."""
     kind = rows[0].kind
     heading = ["graph", _HEADINGS.get(kind, "node"), *(["cost"] if kind not in _HEADINGS else []), "line"]
     cells = [[row.graph, row.title, *([row.cost] if kind not in _HEADINGS else []), row.line] for row in rows]
@@ -181,12 +183,12 @@ def _node_text(row: Fallback) -> str:
 
 
 def reason_and_fix(row: Fallback) -> str:
-    """Return the reason and the fix of a row as one line."""
+    """Returns the reason and the fix of a row as one line."""
     return " · ".join(part for part in (row.reason, row.fix and f"fix: {row.fix}") if part)
 
 
 def fallbacks_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
-    """Return the rows as plain values, without empty fields; `share` is a fraction of the run."""
+    """Returns the rows as plain values, without empty fields; `share` is a fraction of the run."""
     keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
     values = [{key: getattr(row, key) for key in keys} for row in rows]
     return [{key: value for key, value in row.items() if value not in ("", None)} for row in values]

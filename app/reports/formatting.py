@@ -39,7 +39,7 @@ ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#
 
 
 def milliseconds(value: float) -> str:
-    """Format a time in milliseconds; empty if it is not positive."""
+    """Formats a time in milliseconds; empty if it is not positive."""
     if value <= 0:
         return ""
     if value < 1:
@@ -50,7 +50,7 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a time in seconds."""
+    """Formats a time in seconds."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     if value < 1:
@@ -59,7 +59,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: int) -> str:
-    """Format a number of bytes."""
+    """Formats a number of bytes."""
     if value < 1000:
         return f"{value} B"
     # 0.9995: three significant digits round up to the next unit.
@@ -69,15 +69,14 @@ def size(value: int) -> str:
 
 
 def nan_counts_text(output: OutputReport) -> str:
-    """Return the numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
+    """Returns the numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
 def verdict_texts(output: OutputReport) -> list[str]:
-    """Return the conditions that decided the verdict on an output, each with both numbers, and the largest relative
-    error.
+    """Returns the conditions that decided the verdict on an output, and its largest relative error.
 
     For a mismatch, these are the conditions that do not hold; otherwise, those on the whole output. For indices that
     differ from eager's (of `argmax`, for example), it is the tolerance of the values at the indices.
@@ -93,7 +92,7 @@ def verdict_texts(output: OutputReport) -> list[str]:
 
 
 def _check_text(check: ErrorCheck) -> str:
-    """Return a condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
+    """Returns a condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
     if check.rule == "equal":
         return f"{check.error:.0f} {check.metric}" + f", {check.allowed:.0f} allowed" * (not check.ok)
     sign = "<=" if check.ok else ">"
@@ -104,7 +103,7 @@ def _check_text(check: ErrorCheck) -> str:
 
 
 def _relative_error_text(output: OutputReport) -> str:
-    """Return the largest relative error of an output and the index at which it occurs."""
+    """Returns the largest relative error of an output and the index at which it occurs."""
     index = f"at {output.rel_where}, where |eager| is {difference_text(output.rel_size)}"
     return (
         f"largest relative error {difference_text(output.max_rel)} {index} "
@@ -113,13 +112,13 @@ def _relative_error_text(output: OutputReport) -> str:
 
 
 def eager_path_texts(report: RunReport) -> list[str]:
-    """Return the numbers of compiled nodes that have a slow path or an error path in eager, unless they are 0."""
+    """Returns the numbers of compiled nodes that have a slow path or an error path in eager, unless they are 0."""
     counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
     return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(load: MachineLoad) -> str:
-    """Return the load of the machine during a measurement. Negative fields of `load` are unknown."""
+    """Returns the load of the machine during a measurement. Negative fields of `load` are unknown."""
     facts = [f"load {load.average:.2f} on {load.cores} core{'s' * (load.cores != 1)}"] * (load.average >= 0)
     if load.others >= 0:
         busy = load.others >= 0.1  # less than a tenth of a core does not affect timings, as in `MachineLoad`
@@ -133,7 +132,7 @@ def load_text(load: MachineLoad) -> str:
 
 
 def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
-    """Return the load of the machine; unknown values are null."""
+    """Returns the load of the machine; unknown values are null."""
     if load is None:
         return None
     return {
@@ -146,82 +145,82 @@ def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a noun, which is in the plural unless the number is 1: `3 nodes`."""
+    """Returns a number with a noun, which is in the plural unless the number is 1: `3 nodes`."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def thread_count(number: int) -> str:
-    """Format a number of threads."""
+    """Formats a number of threads."""
     return counted(number, "thread")
 
 
 def count(value: int) -> str:
-    """Format a number with commas between thousands."""
+    """Formats a number with commas between thousands."""
     return f"{value:,}"
 
 
 def count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
-    """Return the numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
+    """Returns the numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 
 def difference_text(value: float) -> str:
-    """Format a difference: `0`, `1.4e-06`, `nan`."""
+    """Formats a difference: `0`, `1.4e-06`, `nan`."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def progress_bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """Return a bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
+    """Returns a bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
 
 def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
-    """Return a histogram in one line, one character per bin. A non-empty bin is always visible."""
+    """Returns a histogram in one line, one character per bin. A non-empty bin is always visible."""
     greatest = max(counts, default=0)
     top_level = len(glyphs.levels) - 1
     return "".join(glyphs.levels[_level(value, greatest, top_level)] for value in counts)
 
 
 def _level(value: int, greatest: int, top_level: int) -> int:
-    """Return the index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
+    """Returns the index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
     return max(1, round(value / greatest * top_level)) if value else 0
 
 
 def join_fitting(texts: list[str], separator: str, columns: int) -> str:
-    """Join the first texts, as many as fit into `columns` characters."""
+    """Joins the first texts, as many as fit into `columns` characters."""
     while texts and len(separator.join(texts)) > columns:
         texts = texts[:-1]
     return separator.join(texts)
 
 
 def short_location(location: str) -> str:
-    """Return the file name and the line of a location: `file.py:12` for `path/file.py:12`."""
+    """Returns the file name and the line of a location: `file.py:12` for `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
 
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncate `text` to `width` characters, of which the last one is an ellipsis."""
+    """Truncates `text` to `width` characters, of which the last one is an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
 def clip_start(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncate `text` to its last `width` characters, of which the first one is an ellipsis."""
+    """Truncates `text` to its last `width` characters, of which the first one is an ellipsis."""
     if len(text) <= width:
         return text
     return glyphs.ellipsis + text[len(text) - width + 1 :] if width > 0 else ""
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left_aligned: frozenset[str] = frozenset()) -> str:
-    """Return a text table. The columns with headings in `left_aligned` are left-aligned, the others right-aligned."""
+    """Returns a text table. The columns with headings in `left_aligned` are left-aligned, the others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
     return "\n".join(_table_line(row, widths, [name in left_aligned for name in heading]) for row in cells)
 
 
 def _table_line(cells: list[str], widths: list[int], left: list[bool]) -> str:
-    """Return a line of a table, whose cells are padded to `widths`."""
+    """Returns a line of a table, whose cells are padded to `widths`."""
     padded = (
         cell.ljust(width) if at_left else cell.rjust(width)
         for cell, width, at_left in zip(cells, widths, left, strict=True)

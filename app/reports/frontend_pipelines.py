@@ -22,7 +22,7 @@ class FrontendPipeline(NamedTuple):
 def frontend_pipelines(
     recipe: Recipe, presets: Sequence[Preset], dialect: Dialect
 ) -> tuple[FrontendPipeline, FrontendPipeline]:
-    """Return the pipelines of this compiler and of torch-mlir (to `dialect`) with the other settings of `recipe`."""
+    """Returns the pipelines of this compiler and of torch-mlir (to `dialect`) with the other settings of `recipe`."""
     frontend = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
     default_dialect = dialect if dialect in dialects_of(frontend) else "linalg"
     native_dialect = recipe.dialect if recipe.frontend == frontend else default_dialect
@@ -38,12 +38,12 @@ def frontend_pipelines(
 
 
 def _distinct_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[str, ...]:
-    """Return the MLIR phases of the preset `name` that the preset `other` does not have."""
+    """Returns the MLIR phases of the preset `name` that the preset `other` does not have."""
     phases = {preset.name: [phase for phase, language in preset.phases if language == "mlir"] for preset in presets}
     return tuple(phase for phase in phases[name] if phase not in phases[other])
 
 
 def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tuple[StageKey, Stage]]:
-    """Return the last stage of each phase of the pipeline, in order, without failed stages."""
+    """Returns the last stage of each phase of the pipeline, in order, without failed stages."""
     last = {stage.phase: (key, stage) for key, stage in key_stages(stages) if stage.state != "failed"}
     return [last[phase] for phase in pipeline.phases if phase in last]

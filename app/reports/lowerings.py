@@ -31,34 +31,37 @@ LOWERING_TEXTS = {
 
 
 def lowering_summary(name: str, assignment: Assignment) -> str:
-    """Return the description of a lowering, or the reason why it cannot lower this node."""
+    """Returns the description of a lowering, or the reason why it cannot lower this node."""
     rejection = assignment.rejection(name)
     return f"not possible: {rejection}" if rejection else LOWERING_TEXTS.get(name, "")
 
 
 def opcode_text(opcode: str) -> str:
-    """Return the text in the lowering column of a row that is not lowered."""
+    """Returns the text in the lowering column for a node that is not lowered, by its FX opcode; empty for others."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
 def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
+    """Shortens a target: `aten.mm.default` to `aten.mm`, `<built-in function getitem>` to `getitem`."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
 
 
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
-    """Return the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+    """Returns the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
 
-    Empty if `precision` is, because the node multiplies no float32.
+    `precision` is empty for a node that multiplies no float32; so is the result, unless the node multiplies integers.
     """
     if assignment.integers:
         return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
     if not precision:
         return ""
-    is_chosen = any(choice.node == node for choice in recipe.precisions)
-    reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
-    subject = "its own result" if gain.is_node_error else "the outputs, alone"
-    facts = [f"error {gain.error_text} of {subject}"] * bool(gain.error_text)
-    facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
-    measured = "".join(f", {fact}" for fact in facts)
-    return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)
+    summary = precision
+    if any(choice.node == node for choice in recipe.precisions):
+        summary += " (set in the recipe)"
+    if gain.error_text:
+        summary += f", error {gain.error_text} of {'its own result' if gain.is_node_error else 'the outputs, alone'}"
+    if gain.saved_text:
+        summary += f", saves {gain.saved_text} ms"
+    if assignment.precision_reason:
+        summary += f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
+    return summary

@@ -24,7 +24,7 @@ class NodeRemark(NamedTuple):
 def node_history(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
 ) -> list[NodeRemark]:
-    """Return the history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
+    """Returns the history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
     node_remarks = [NodeRemark(step, text) for step, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
     graph_pass_remarks = [remark for remark in node_remarks if remark.step in graph_passes]
@@ -40,13 +40,13 @@ def node_history(
 
 
 def _capture_text(row: NodeRow) -> str:
-    """Return the target, type, Python line and module of a node."""
+    """Returns the target, type, Python line and module of a node."""
     parts = [row.target, f"{row.dtype}[{row.shape}]" if row.dtype else "", row.location, row.module]
     return " \u00b7 ".join(part for part in parts if part)
 
 
 def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
-    """Return how a node was lowered, and when its code calls eager."""
+    """Returns how a node was lowered, and when its code calls eager."""
     if assignment is None:
         return []
     function = f" in @{assignment.function}" if assignment.function else ""
@@ -56,7 +56,7 @@ def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
 
 
 def path_details(assignment: Assignment) -> dict[str, str]:
-    """Return when the code of a compiled node calls eager, by the name of the path."""
+    """Returns when the code of a compiled node calls eager, by the name of the path."""
     details = {}
     if assignment.slow_path:
         details["slow path"] = f"eager computes the results if {assignment.slow_path}"
@@ -66,7 +66,7 @@ def path_details(assignment: Assignment) -> dict[str, str]:
 
 
 def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
-    """Merge consecutive equal remarks."""
+    """Merges consecutive equal remarks."""
     merged: list[NodeRemark] = []
     for remark in remarks:
         if merged and (merged[-1].step, merged[-1].text) == (remark.step, remark.text):
@@ -77,7 +77,7 @@ def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
 
 
 def remark_text(remark: NodeRemark) -> str:
-    """Return the text of the remark, and its count if it is repeated."""
+    """Returns the text of the remark, and its count if it is repeated."""
     return remark.text + (f" ({remark.times} times)" if remark.times > 1 else "")
 
 
@@ -87,7 +87,7 @@ def is_computed(row: NodeRow) -> bool:
 
 
 def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
-    """Return a remark with the number of instructions in `traces`, and the functions of `symbols` that contain them."""
+    """Returns a remark with the number of instructions in `traces`, and the `symbols` (functions) that contain them."""
     direct = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
     derived_count = sum(trace.derived for trace in traces)
     if not direct:

@@ -23,7 +23,7 @@ _KIND_NAMES = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(deviation: Deviation | None) -> str:
-    """Return the maximum difference of a tensor in at most seven characters; empty if it was not measured."""
+    """Returns the maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -32,12 +32,12 @@ def error_text(deviation: Deviation | None) -> str:
 
 
 def error_size(deviation: Deviation) -> float:
-    """Return the maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
+    """Returns the maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
     return math.inf if deviation.of_tolerance < 0 else deviation.largest
 
 
 def tolerance_multiple(deviation: Deviation) -> float:
-    """Return the maximum difference as a multiple of the tolerance.
+    """Returns the maximum difference as a multiple of the tolerance.
 
     It is infinite if an element is infinite or NaN in only one of the tensors.
     """
@@ -45,7 +45,7 @@ def tolerance_multiple(deviation: Deviation) -> float:
 
 
 def tolerance_multiple_text(deviation: Deviation | None) -> str:
-    """Return the maximum difference as a multiple of the tolerance; empty if it was not measured."""
+    """Returns `tolerance_multiple` as a short text such as `2.5 x`; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -54,12 +54,12 @@ def tolerance_multiple_text(deviation: Deviation | None) -> str:
 
 
 def rows_by_stable_name(info: GraphInfo) -> dict[str, NodeRow]:
-    """Return the rows of a graph by stable name."""
+    """Returns the rows of a graph by stable name."""
     return {row.stable: row for row in info.rows}
 
 
 def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """Return the summary of a report: the first mismatch, origins of NaNs and infinities, node counts, and notes."""
+    """Returns the summary of a report: the first mismatch, origins of NaNs and infinities, node counts, and notes."""
     names = {row.stable: row.display_name for row in info.rows}
     return [
         *_first_mismatch_lines(report, info, names),
@@ -70,7 +70,7 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
-    """Return the first node out of tolerance with its error and its suspects, or that all values match."""
+    """Returns the first node out of tolerance with its error and its suspects, or that all values match."""
     if not report.compared:
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
@@ -78,13 +78,11 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
     node, row = report.by_node()[report.first], rows_by_stable_name(info).get(report.first)
     is_own_error = report.first_by == "own"
     error = node.own_error if is_own_error else node.error
-    origin = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    name = f"{names.get(report.first, report.first)}{origin and f' ({origin})'}"
+    op_and_line = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    name = names.get(report.first, report.first) + (f" ({op_and_line})" if op_and_line else "")
     context = "compiled alone, with correct inputs" if is_own_error else f"in the program; {_alone_text(node)}"
-    lines = [
-        f"{name} is the first node out of tolerance, {context}: "
-        f"{_error_and_multiple(error)}{node.tolerance and f' ({node.tolerance})'}"
-    ]
+    tolerance = f" ({node.tolerance})" if node.tolerance else ""
+    lines = [f"{name} is the first node out of tolerance, {context}: {_error_and_multiple(error)}{tolerance}"]
     if report.suspects:
         suspects = ", ".join(names.get(name, name) for name in report.suspects)
         lines.append(f"nodes that are fused into this node and not compared: {suspects}")
@@ -92,7 +90,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
 
 
 def _error_and_multiple(deviation: Deviation | None) -> str:
-    """Return the maximum difference, and its multiple of the tolerance if that is finite and not 0; "" if unknown."""
+    """Returns the maximum difference, and its multiple of the tolerance if that is finite and not 0; "" if unknown."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -102,14 +100,14 @@ def _error_and_multiple(deviation: Deviation | None) -> str:
 
 
 def _alone_text(node: NodeNumbers) -> str:
-    """Return whether a node that is out of tolerance in the program is correct if it is compiled alone."""
+    """Returns whether a node that is out of tolerance in the program is correct if it is compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
-    return f"it was not compiled alone{node.why and f': {node.why}'}"
+    return f"it was not compiled alone: {node.why}" if node.why else "it was not compiled alone"
 
 
 def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
-    """Return the node where a NaN or an infinity appears first, and whether an input of the node has one."""
+    """Returns the node where a NaN or an infinity appears first, and whether an input of the node has one."""
     name, kind = names.get(origin.node, origin.node), _KIND_NAMES[origin.kind]
     sides = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
     reference = REFERENCES[report.reference]
@@ -121,7 +119,7 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
-    """Return the numbers of nodes by the state of their value, and the times of the comparison."""
+    """Returns the numbers of nodes by the state of their value, and the times of the comparison."""
     counts = Counter(node.value_state for node in report.nodes)
     n_compiled_alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[state]} {state}" for state in ("observed", "fused", "materialised", "folded") if counts[state]]
@@ -132,7 +130,7 @@ def _node_count_lines(report: NumericsReport) -> list[str]:
 
 
 def node_details(node: NodeNumbers | None) -> dict[str, str]:
-    """Return the numerics of a node for its details, by title; empty if it was not compared."""
+    """Returns the numerics of a node for its details, by title; empty if it was not compared."""
     if node is None:
         return {}
     error, own = node.error, node.own_error
@@ -173,7 +171,7 @@ def precision_gain(
     reduced_seconds: float | None,
     tuned: NodePrecision | None,
 ) -> PrecisionGain:
-    """Return what `precision` costs and saves for a node.
+    """Returns what `precision` costs and saves for a node.
 
     The error is from the comparison of every node (`numbers`), and the saved time from the node's times in profiles in
     f32 and in `precision`. What was not measured so is from the last search for precisions (`tuned`).
@@ -191,13 +189,13 @@ def precision_gain(
 
 
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, list[tuple[str, Deviation | None]]]]:
-    """Yield the label, the kind and the errors of two series: nodes in the program, and nodes compiled alone."""
+    """Yields the label, the kind and the errors of two series: nodes in the program, and nodes compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
     yield "alone", "points", [(node.node, node.own_error) for node in report.nodes]
 
 
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
-    """Return the error of each node along the graph, relative to the root mean square of its value."""
+    """Returns the error of each node along the graph, relative to the root mean square of its value."""
     rows = rows_by_stable_name(info)
     series = []
     for label, kind, errors in _error_series(report):
@@ -213,14 +211,14 @@ def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
 
 
 def results_error(report: NumericsReport) -> float:
-    """Return the maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
+    """Returns the maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
     return max((error_size(error) for error in errors if error is not None), default=0.0)
 
 
 def explained_share(error: float, error_without: float) -> float:
-    """Return the share of `error` that a pass explains if the error without the pass is `error_without`.
+    """Returns the share of `error` that a pass explains if the error without the pass is `error_without`.
 
     It is negative if the error is larger without the pass, and 0 if `error` is 0 or one of them is not finite.
     """
@@ -229,9 +227,7 @@ def explained_share(error: float, error_without: float) -> float:
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """Return at most `count` nodes: the first one out of tolerance, then those with the largest multiples of
-    their tolerance.
-    """
+    """Returns at most `count` nodes: the first one out of tolerance, then the others by multiple of the tolerance."""
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
         errors = [error for error in (node.error, node.own_error) if error is not None]
@@ -242,7 +238,7 @@ def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
-    """Return the report on a graph as plain values.
+    """Returns the report on a graph as plain values.
 
     The key "eager", and "eager" as the side of an origin, stand for the reference, which may be double precision.
     """
@@ -272,7 +268,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
 
 
 def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, object] | None:
-    """Return the first node out of tolerance as plain values, `None` without one."""
+    """Returns the first node out of tolerance as plain values, `None` without one."""
     if not report.first:
         return None
     row = rows.get(report.first)
@@ -281,7 +277,7 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, o
 
 
 def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
-    """Return the errors of a node as plain values."""
+    """Returns the errors of a node as plain values."""
     return {
         "node": node.node,
         "name": row.name if row is not None else "",
@@ -297,7 +293,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
 
 
 def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
-    """Return the error of a tensor as plain values. Its numbers are null if a NaN or an infinity differs."""
+    """Returns the error of a tensor as plain values. Its numbers are null if a NaN or an infinity differs."""
     if deviation is None:
         return None
     is_finite = deviation.of_tolerance >= 0
@@ -322,7 +318,8 @@ class NumericsVariant(NamedTuple):
 def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
     """Yields, for each enabled pass that changes numerics, the recipe without this change.
 
-    The pass is disabled, or gets the option with which it does not change numerics.
+    The pass is disabled, or gets the option with which it does not change numerics. A pass that has this option already
+    is left out.
     """
     for index, step in enumerate(recipe.steps):
         numerics = facts(step.name).numerics

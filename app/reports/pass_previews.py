@@ -41,7 +41,7 @@ class PassPreview:
 
 
 def candidate_passes(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tuple[PassStep, ...]:
-    """Return the passes to preview: the disabled passes of a recipe with their options, then all other MLIR passes.
+    """Returns the passes to preview: the disabled passes of a recipe with their options, then all other MLIR passes.
 
     `steps` are those of the recipe, and `catalogue` lists all passes.
     """
@@ -54,7 +54,7 @@ def candidate_passes(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -
 
 
 def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) -> list[PassPreview]:
-    """Return the passes that change the stage, the largest change first; `with_failed`, followed by those that failed.
+    """Returns the passes that change the stage, the largest change first; `with_failed`, followed by those that failed.
 
     Many passes also fold constants, so passes with the same op counts as `canonicalize` come after the others.
     """
@@ -69,7 +69,7 @@ def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) ->
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", max_count: int = MAX_SHOWN_DELTAS) -> str:
-    """Return the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`. Names at most `max_count` ops."""
+    """Returns the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`; names at most `max_count`."""
     texts = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:max_count]]
     more = len(deltas) - max_count
     return ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])

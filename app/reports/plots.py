@@ -19,7 +19,7 @@ SeriesKind = Literal["line", "points", "bars"]
 
 
 def _axis_text(value: float) -> str:
-    """Return the default format of the values of an axis."""
+    """Returns the default format of the values of an axis."""
     return f"{value:.6g}"
 
 
@@ -67,12 +67,12 @@ class Plot:
         return any(series.kind == "bars" for series in self.series)
 
     def with_log(self, log: bool) -> Plot:
-        """Return the same plot with a logarithmic or a linear vertical axis."""
+        """Returns the same plot with a logarithmic or a linear vertical axis."""
         return replace(self, y=replace(self.y, log=log))
 
 
 def bar_series(labels: Sequence[str], values: Sequence[float], label: str = "") -> Series:
-    """Return a bar plot of labelled values; `labels` become the names of the horizontal axis."""
+    """Returns a bar plot of labelled values; `labels` become the names of the horizontal axis."""
     return Series(label, tuple(map(float, range(len(labels)))), tuple(values), "bars", tuple(labels))
 
 
@@ -92,7 +92,7 @@ class PlotScale:
     zero: float = -math.inf
 
     def position(self, value: float) -> float | None:
-        """Return the position of `value`, `None` if it cannot be drawn."""
+        """Returns the position of `value`, `None` if it cannot be drawn."""
         if not math.isfinite(value) or (self.axis.log and value < 0):
             return None
         if not self.axis.log:
@@ -100,7 +100,7 @@ class PlotScale:
         return math.log10(value) if value > 0 else self.zero
 
     def ticks(self, low: float, high: float, max_count: int) -> list[float]:
-        """Return the positions of the ticks from `low` to `high`, about `max_count` at most."""
+        """Returns the positions of the ticks from `low` to `high`, about `max_count` at most."""
         if self.axis.names:
             first, last = max(0, math.ceil(low)), min(len(self.axis.names) - 1, math.floor(high))
             stride = max(1, math.ceil((last - first + 1) / max_count))
@@ -108,7 +108,7 @@ class PlotScale:
         return _decades(low, high, max_count) if self.axis.log else round_steps(low, high, max_count)
 
     def label_at(self, position: float) -> str:
-        """Return the label of the value at a position."""
+        """Returns the label of the value at a position."""
         if self.axis.names:
             return self.axis.names[round(position)] if 0 <= round(position) < len(self.axis.names) else ""
         if not self.axis.log:
@@ -117,7 +117,7 @@ class PlotScale:
 
 
 def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
-    """Return a scale for `values`.
+    """Returns a scale for `values`.
 
     On a logarithmic axis, 0 is a decade below the decade of the smallest positive value.
     """
@@ -129,14 +129,14 @@ def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
 
 
 def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
-    """Return the horizontal and the vertical scale of a plot."""
+    """Returns the horizontal and the vertical scale of a plot."""
     x_values = (value for series in plot.series for value in series.x)
     y_values = (value for series in plot.series for value in series.y)
     return scale_of(plot.x, x_values), scale_of(plot.y, y_values)
 
 
 def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> list[PlotPoint]:
-    """Return the points of a series that can be drawn, in order."""
+    """Returns the points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         x_position, y_position = x_scale.position(x), y_scale.position(y)
@@ -146,7 +146,7 @@ def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> li
 
 
 def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
-    """Return the points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
+    """Returns the points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
 
     They are the first, last, lowest and highest point of each column; all points if they are few.
     """
@@ -164,7 +164,7 @@ def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: i
 
 
 def round_steps(low: float, high: float, max_count: int) -> list[float]:
-    """Return the multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
+    """Returns the multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
 
     It is the smallest step with at most about `max_count` multiples.
     """
@@ -179,7 +179,7 @@ def round_steps(low: float, high: float, max_count: int) -> list[float]:
 
 
 def _decades(low: float, high: float, max_count: int) -> list[float]:
-    """Return the ticks of a logarithmic axis from `low` to `high`, which are decimal logarithms of values.
+    """Returns the ticks of a logarithmic axis from `low` to `high`, which are decimal logarithms of values.
 
     The values are powers of ten, or round values if there are fewer than two powers.
     """
@@ -191,7 +191,7 @@ def _decades(low: float, high: float, max_count: int) -> list[float]:
 
 
 def plots_of(state: State) -> list[Plot]:
-    """Return all plots that are available for the current graph."""
+    """Returns all plots that are available for the current graph."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
@@ -200,7 +200,7 @@ def plots_of(state: State) -> list[Plot]:
 
 
 def _timing_plot(runs: list[RunRecord]) -> Plot:
-    """Return the median times of compiled code and of eager in each run."""
+    """Returns the median times of compiled code and of eager in each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
     names = tuple(_run_label(run) for run in runs)
     return Plot(
@@ -215,12 +215,12 @@ def _timing_plot(runs: list[RunRecord]) -> Plot:
 
 
 def _run_label(run: RunRecord) -> str:
-    """Return the name of a run in the plot: its time of day, and its recipe."""
+    """Returns the name of a run in the plot: its time of day, and its recipe."""
     return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 
 def _pass_time_plot(stages: list[Stage]) -> Plot:
-    """Return the time of each pass."""
+    """Returns the time of each pass."""
     names = [stage.name for stage in stages]
     series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
     return Plot(
@@ -229,7 +229,7 @@ def _pass_time_plot(stages: list[Stage]) -> Plot:
 
 
 def _value_histogram(output: OutputReport) -> Plot:
-    """Return a histogram of the values of an output."""
+    """Returns a histogram of the values of an output."""
     width = (output.high - output.low) / len(output.histogram)
     starts = [output.low + width * index for index in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]

@@ -63,7 +63,7 @@ class TimedNode:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient of two positive numbers; 0 for others, which stand for unknown values."""
+    """Returns the quotient of two positive numbers; 0 for others, which stand for unknown values."""
     return numerator / denominator if numerator > 0 and denominator > 0 else 0.0
 
 
@@ -73,7 +73,7 @@ def _from_caches(time: NodeTime, peak: Peak) -> bool:
 
 
 def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
-    """Return the nodes that were timed separately, the slowest first."""
+    """Returns the nodes that were timed separately, the slowest first."""
     rows = {row.stable: row for row in info.rows}
     nodes = [
         TimedNode(rows[time.node], time, report.peak) for time in report.nodes if not time.into and time.node in rows
@@ -82,14 +82,14 @@ def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
 
 
 def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """Return the time of a node in milliseconds for a table, or `in NODE` if it is fused into a node that was timed."""
+    """Returns the time of a node in milliseconds for a table, or `in NODE` if it is fused into a timed node."""
     if node is None:
         return ""
     return f"in {names.get(node.into, node.into)}" if node.into else in_milliseconds(node.seconds)
 
 
 def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool) -> str:
-    """Return the time of a node with the nodes fused into it, its rate and its share of the roofline, as one line."""
+    """Returns the time of a node with the nodes fused into it, its rate and its share of the roofline, as one line."""
     time = node.time
     if time.into:
         return f"fused into {names.get(time.into, time.into)}"
@@ -103,19 +103,19 @@ def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool)
 
 
 def in_milliseconds(seconds: float) -> str:
-    """Format a time in seconds as a number of milliseconds, without the unit."""
+    """Formats a time in seconds as a number of milliseconds, without the unit."""
     value = seconds * 1e3
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def rate_text(operations_per_second: float) -> str:
-    """Return a rate in 1e9 operations per second, without the unit; empty if it is not positive."""
+    """Returns a rate in 1e9 operations per second, without the unit; empty if it is not positive."""
     value = operations_per_second / 1e9
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def share_text(node: TimedNode) -> str:
-    """Return the share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
+    """Returns the share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
     return f"{node.share:.0%}{' c' if node.is_from_caches else ''}" if node.share > 0 else ""
 
 
@@ -135,16 +135,16 @@ class FlameNode:
     children: dict[str, FlameNode] = field(default_factory=dict)
 
     def child(self, name: str) -> FlameNode:
-        """Return the child `name`, which is added if necessary."""
+        """Returns the child `name`, which is added if necessary."""
         return self.children.setdefault(name, FlameNode(name))
 
     def children_by_time(self) -> list[FlameNode]:
-        """Return the children, the slowest first."""
+        """Returns the children, the slowest first."""
         return sorted(self.children.values(), key=lambda flame: -flame.seconds)
 
 
 def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
-    """Return the run as a tree of modules with nodes as leaves.
+    """Returns the run as a tree of modules with nodes as leaves.
 
     Time outside of nodes is an entry next to the modules.
     """
@@ -158,7 +158,7 @@ def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
 
 
 def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str = "") -> None:
-    """Add `seconds` to `root` and to each entry on `path`, which are nested. `node` is that of the last entry.
+    """Adds `seconds` to `root` and to each entry on `path`, which are nested. `node` is that of the last entry.
 
     Does nothing if `seconds` is not positive.
     """
@@ -173,7 +173,7 @@ def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str
 
 
 def folded_stacks(root: FlameNode) -> str:
-    """Return one line per stack, `module;module;node nanoseconds`, as flamegraph.pl, inferno and speedscope read it."""
+    """Returns a line per stack, `module;module;node nanoseconds`, as flamegraph.pl, inferno and speedscope read it."""
     return "".join(
         f"{';'.join(path)} {nanoseconds}\n"
         for path, seconds in _self_times(root, ())
@@ -182,7 +182,7 @@ def folded_stacks(root: FlameNode) -> str:
 
 
 def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yield each stack with its self time in seconds. `path` is the stack above `flame`."""
+    """Yields each stack with its self time in seconds. `path` is the stack above `flame`."""
     path = (*path, flame.name.replace(";", ":"))
     yield path, flame.seconds - sum(inner.seconds for inner in flame.children.values())
     for inner in flame.children_by_time():
@@ -190,7 +190,7 @@ def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple
 
 
 def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.01, bar_width: int = 20) -> list[str]:
-    """Return the tree as lines of text. Entries with less than `min_share` of the total time are omitted."""
+    """Returns the tree as lines of text. Entries with less than `min_share` of the total time are omitted."""
     lines = []
 
     def add_lines(flame: FlameNode, depth: int) -> None:
@@ -211,7 +211,7 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.
 
 
 def summary_lines(report: ProfileReport) -> list[str]:
-    """Return the summary of a profile: the time of a run, the overhead of the counters, the nodes' share, and notes."""
+    """Returns the summary of a profile: the time of a run, the counters' overhead, the nodes' share, and notes."""
     whole = report.whole
     shares = (
         f"nodes {_ratio(report.inside, whole):.1%} of an instrumented run, calls {_ratio(report.outside, whole):.1%}"
@@ -238,7 +238,7 @@ def _peak_text(peak: Peak) -> str:
 
 
 def sampling_text(sampling: Sampling) -> str:
-    """Return the summary of the samples, or the reason why there are none."""
+    """Returns the summary of the samples, or the reason why there are none."""
     if sampling.problem or not sampling.samples:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
     elsewhere = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
@@ -248,7 +248,7 @@ def sampling_text(sampling: Sampling) -> str:
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, object]:
-    """Return the samples as plain values. Lines are counted from 1."""
+    """Returns the samples as plain values. Lines are counted from 1."""
     return {
         "problem": sampling.problem or None,
         "samples": sampling.samples,
@@ -265,7 +265,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, object]:
 
 
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
-    """Return the report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
+    """Returns the report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
     timed = {node.time.node: node for node in timed_nodes(report, info)}
     return {
@@ -295,7 +295,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
 
 
 def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None) -> dict[str, object]:
-    """Return the time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
+    """Returns the time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
     name = names.get(time.node, time.node)
     if timed is None:
         return {"node": time.node, "name": name, "seconds": None, "fused_into": time.into}

@@ -18,7 +18,7 @@ _PROGRESS_CELLS = 12
 
 
 def progress_text(state: State, glyphs: Glyphs) -> str:
-    """Return the activity of the running job, with a bar if its progress is known, and the time; empty without a job.
+    """Returns the activity of the running job, with a bar if its progress is known, and the time; empty without a job.
 
     The time is the estimate of the remaining time, or the time since the last progress if that is long.
     """
@@ -35,7 +35,7 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
 
 
 def cancelled_text() -> str:
-    """Return the message after the user has cancelled the opening of the program."""
+    """Returns the message after the user has cancelled the opening of the program."""
     return f"Cancelled. Press {key_of('rerun')} to run the script again"
 
 
@@ -52,9 +52,10 @@ _NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir
 
 
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
-    """Return the text of a pane that waits for its content: the parts up to `last`, after which it appears, with times.
+    """Returns the text of a pane that waits for its content: the parts of opening a program, with their times.
 
-    `content` names the content, such as "graph". If it will not appear, return the reason.
+    `content` names the content, such as "graph", which appears after the part `last`. If it will not appear, returns
+    the reason.
     """
     if state.problem is not None:
         return [f"no {content}: see Outputs"]
@@ -69,7 +70,7 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
 
 
 def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
-    """Return a part of opening a program: whether it is running, its number and name, and its time or usual time."""
+    """Returns a part of opening a program: whether it is running, its number and name, and its time or usual time."""
     times = state.part_times
     seconds, is_running = times.seconds(part), part == times.running_part
     time = f"{formatting.seconds(seconds)}{glyphs.ellipsis * is_running}" if seconds else _PART_HINTS[part]

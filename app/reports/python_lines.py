@@ -14,6 +14,7 @@ from buddy.compiler.protocol.recipe import EAGER
 
 # The number of colours that tell lines apart: the roles `line-1` to `line-6` of a theme.
 N_COLOURS = 6
+# A reason why lines have no nodes.
 _NO_OPERATION = "without an operation on tensors"
 
 
@@ -25,7 +26,7 @@ class PythonLocation(NamedTuple):
 
 
 def parse_location(text: str) -> PythonLocation | None:
-    """Return the location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
+    """Returns the location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
     path, _, line = text.rpartition(":")
     return PythonLocation(path, int(line) - 1) if path and line.isdecimal() else None
 
@@ -43,6 +44,7 @@ class PythonLines:
         }
         callers = [parse_location(text) for text in caller_locations]
         at: defaultdict[PythonLocation, list[str]] = defaultdict(list)
+        # The keys of a dictionary are an ordered set: a node may have two callers at the same line.
         called: defaultdict[PythonLocation, dict[str, None]] = defaultdict(dict)
         for row in rows:
             if row.stable in self._locations:
@@ -60,19 +62,19 @@ class PythonLines:
         return list(dict.fromkeys(location.path for location in self._at))
 
     def location_of(self, node: str) -> PythonLocation | None:
-        """Return the line that computes a node."""
+        """Returns the line that computes a node."""
         return self._locations.get(node)
 
     def at(self, location: PythonLocation) -> tuple[str, ...]:
-        """Return the nodes that the line itself computes."""
+        """Returns the nodes that the line itself computes."""
         return self._at.get(location, ())
 
     def called_at(self, location: PythonLocation) -> tuple[str, ...]:
-        """Return the nodes that functions called at the line compute."""
+        """Returns the nodes that functions called at the line compute."""
         return self._called.get(location, ())
 
     def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
-        """Return the nodes that a line computes, or if there are none, those of the functions that it calls."""
+        """Returns the nodes that a line computes, or if there are none, those of the functions that it calls."""
         return self.at(location) or self.called_at(location)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
@@ -81,7 +83,7 @@ class PythonLines:
         return any(location in self._at or location in self._called for location in locations)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
-        """Return the theme's role for the first of `nodes` whose line is known, "" if none is.
+        """Returns the theme's role for the first of `nodes` whose line is known, "" if none is.
 
         It is the same in all panes.
         """
@@ -89,7 +91,7 @@ class PythonLines:
         return f"line-{self._colours[location]}" if location is not None else ""
 
     def colour_at(self, location: PythonLocation) -> str:
-        """Return the theme's role for a line, "" if it computes no nodes."""
+        """Returns the theme's role for a line, "" if it computes no nodes."""
         return f"line-{self._colours[location]}" if location in self._colours else ""
 
 
@@ -136,7 +138,7 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """Return the facts on the line at `location`. `lowerings` are the lowerings of nodes, and `times` their profile."""
+    """Returns the facts about the line at `location`. `lowerings` are those of nodes by name, `times` their profile."""
     nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
@@ -149,22 +151,24 @@ def line_facts(
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """Return a line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
+    """Returns a line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
     count = len(facts.nodes)
     if facts.mark == ":":
         subject = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
     else:
         subject = f"{name} (+{count - 1})" if count > 1 else name
     eager = f"{facts.n_eager} in eager" if facts.n_eager else "compiled"
-    time = f"{facts.time_text} ms, {facts.share_text} of the run" if facts.share_text else ""
-    time = "its time is part of other lines, into which it is fused" if facts.is_fused else time
+    if facts.is_fused:
+        time = "its time is part of other lines, into which it is fused"
+    else:
+        time = f"{facts.time_text} ms, {facts.share_text} of the run" if facts.share_text else ""
     return ", ".join(filter(None, (subject, eager, time)))
 
 
 def missing_nodes_text(
     location: PythonLocation, structure: PythonStructure, lines: PythonLines, other_graphs: Mapping[str, PythonLines]
 ) -> str:
-    """Return why no node comes from the line at `location`.
+    """Returns why no node comes from the line at `location`.
 
     `other_graphs` are the other graphs of the program, by name.
     """
@@ -173,6 +177,7 @@ def missing_nodes_text(
     if other_graph:
         return f"its nodes are in the graph {other_graph}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
+    # The kinds of lines that never have nodes.
     kind_texts: dict[int, str] = {
         LineKind.BLANK: "an empty line",
         LineKind.COMMENT: "a comment",

@@ -51,7 +51,8 @@ class DynamoRow:
 
 
 def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
-    """Return breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
+    """Returns breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
+    # Each row after the index of its compilation, and its place among the rows of that compilation.
     events = [(graph_break.compile, 1, _break_row(report, graph_break)) for graph_break in report.breaks]
     for index, compiled in enumerate(report.compiles):
         if compiled.failures:
@@ -71,7 +72,7 @@ def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
 
 
 def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
-    """Return the row of a graph break. Its line is that of the innermost frame of the user."""
+    """Returns the row of a graph break. Its line is that of the innermost frame of the user."""
     # The fix is first: a small screen shows only the first lines.
     parts = [
         *(f"fix: {fix}" for fix in graph_break.fixes[:1]),
@@ -90,16 +91,16 @@ def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
 
 
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
-    """Return the row of a compilation that was needed because a guard failed."""
+    """Returns the row of a compilation that was needed because a guard failed."""
     failure = compiled.failures[0]
-    also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
+    other_changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
     call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
     parts = [
         f"compilation {compiled.number} of {compiled.function}",
         call,
         f"fix: {failure.fix}" if failure.fix else "",
+        f"also changed: {other_changes}" if other_changes else "",
     ]
-    parts += [f"also changed: {also}" if also else ""]
     line = failure.frame.location if failure.frame else _user_line(compiled)
     return DynamoRow(
         "recompiled",
@@ -113,7 +114,7 @@ def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
 
 
 def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
-    """Return the row of a guard."""
+    """Returns the row of a guard."""
     function = report.compiles[guard.compile].function
     line = guard.frame.location if guard.frame else ""
     text = guard.frame.text if guard.frame else ""
@@ -123,29 +124,31 @@ def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
 
 
 def change_text(failure: GuardFailure) -> str:
-    """Return the checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
+    """Returns the checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
     if not failure.before and not failure.after:
         return ""
     return f"{failure.before or '?'} -> {failure.after or '?'}"
 
 
 def _user_line(compiled: DynamoCompile) -> str:
-    """Return the line where a compiled function is defined, or if it belongs to a library, the line that calls it."""
+    """Returns the line where a compiled function is defined, or if it belongs to a library, the line that calls it."""
     is_library = "/torch/_dynamo/" in compiled.file
     return compiled.call.location if compiled.call and (is_library or not compiled.file) else compiled.location
 
 
 def _stack_text(frames: Sequence[UserFrame]) -> str:
+    """Returns the frames that lead to a call, the innermost first; empty without frames."""
     calls = ", ".join(f"{formatting.short_location(frame.location)} in {frame.function}" for frame in reversed(frames))
     return f"called from {calls}" if calls else ""
 
 
 def _join(parts: Sequence[str]) -> str:
+    """Joins the parts that are not empty."""
     return " · ".join(part for part in parts if part)
 
 
 def user_guards(report: DynamoReport) -> list[DynamoGuard]:
-    """Return the guards on the user's values, each once per function: those that failed most often first."""
+    """Returns the guards on the user's values, each once per function: those that failed most often first."""
     guards = dict[tuple[str, str], DynamoGuard]()
     for guard in report.guards:
         if guard.library:
@@ -163,7 +166,7 @@ def user_guards(report: DynamoReport) -> list[DynamoGuard]:
 
 
 def dynamo_summary(report: DynamoReport) -> str:
-    """Return one line: how many functions were compiled how often, recompilations, graph breaks."""
+    """Returns one line: how many functions were compiled how often, recompilations, graph breaks."""
     if not report.compiles and not report.breaks:
         return "no function was compiled: the script calls nothing that torch.compile returned"
     functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
@@ -179,7 +182,7 @@ def dynamo_summary(report: DynamoReport) -> str:
 
 
 def dynamo_text(report: DynamoReport) -> str:
-    """Return the summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
+    """Returns the summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
     sections = [dynamo_summary(report)]
     if report.breaks:
         lines = [
@@ -209,7 +212,7 @@ def dynamo_text(report: DynamoReport) -> str:
 
 
 def _break_lines(number: int, graph_break: DynamoBreak) -> Iterator[str]:
-    """Yield the lines of text on a graph break."""
+    """Yields the lines of text on a graph break."""
     frame = graph_break.frames[-1] if graph_break.frames else None
     times = f", {graph_break.times} times" if graph_break.times > 1 else ""
     location = f"{frame.location}{f' in {frame.function}' if frame.function else ''}" if frame else "unknown line"
@@ -221,7 +224,7 @@ def _break_lines(number: int, graph_break: DynamoBreak) -> Iterator[str]:
 
 
 def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
-    """Yield the lines of text on functions that were compiled more than once."""
+    """Yields the lines of text on functions that were compiled more than once."""
     by_function = dict[tuple[str, str], list[DynamoCompile]]()
     for compiled in report.compiles:
         by_function.setdefault((compiled.function, compiled.location), []).append(compiled)
@@ -238,15 +241,15 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
             failure = compiled.failures[0]
             yield f"    {_recompilation_line(compiled, failure)}"
             if failure.changes:
-                also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes)
-                yield f"       also changed: {also}"
+                other_changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes)
+                yield f"       also changed: {other_changes}"
             if failure.fix and failure.fix != last_fix:
                 yield f"       fix: {failure.fix}"
             last_fix = failure.fix
 
 
 def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
-    """Return the line of text on a compilation, with the guard that had failed."""
+    """Returns the line of text on a compilation, with the guard that had failed."""
     change = change_text(failure)
     details = [f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else ""]
     details += [f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""]
@@ -257,7 +260,7 @@ def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
 
 
 def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterator[str]:
-    """Yield the lines of a table of guards, and the numbers of guards that are omitted."""
+    """Yields the lines of a table of guards, and the numbers of guards that are omitted."""
     counts = any(guard.checked >= 0 for guard in guards)
     heading = ["kind", "scope", "guard", "function", *(["checked", "failed"] if counts else []), "line"]
     rows = [
@@ -281,6 +284,6 @@ def _clipped(text: str) -> str:
 
 
 def dynamo_json(report: DynamoReport) -> dict[str, object]:
-    """Return the report as plain values; `compile` in entries is an index in `compiles`."""
+    """Returns the report as plain values; `compile` in entries is an index in `compiles`."""
     values: dict[str, Any] = msgspec.to_builtins(report)
     return {"summary": dynamo_summary(report), **values}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -85,7 +84,7 @@ class ReproducerSubject(NamedTuple):
 
 
 def sha256_of_text(text: str) -> str:
-    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
+    """Returns the SHA-256 of a text in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -103,11 +102,12 @@ def has_foreign_files(folder: Path) -> bool:
 async def write_reproducer(
     folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
-    """Compile and run the program, and write a reproducer to `folder`. Returns the description of the reproducer.
+    """Compiles and runs the program, and writes a reproducer to `folder`. Returns the description of the reproducer.
 
-    If the run raises `failure`, the reproducer has the error instead of outputs. The files are first written to a
-    temporary folder. Then they replace the files of an earlier reproducer in `folder`. Raises `OSError` if the folder
-    cannot be written, and `failure` if the compilation fails or the run is cancelled.
+    `failure` is the class of the error that the functions of `engine` raise. If the run raises it, the reproducer has
+    the error instead of outputs. The files are first written to a temporary folder. Then they replace the files of an
+    earlier reproducer in `folder`. Raises `OSError` if the folder cannot be written, and `failure` if the compilation
+    fails or the run is cancelled.
     """
     folder = folder.resolve()
     folder_exists = folder.exists()
@@ -126,7 +126,7 @@ async def write_reproducer(
 
 
 def _move_into(folder: Path, temporary: Path) -> None:
-    """Replace the reproducer in `folder`, if any, by the one in `temporary`.
+    """Replaces the reproducer in `folder`, if any, by the one in `temporary`.
 
     The old description is deleted first and the new one written last, so an interruption leaves no description of files
     that are not in the folder.
@@ -153,7 +153,7 @@ def _move_into(folder: Path, temporary: Path) -> None:
 async def _write_all(
     folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
-    """Compile, run, and write all files into an empty folder. Raises like `write_reproducer`."""
+    """Compiles, runs, and writes all files into an empty folder. Raises like `write_reproducer`."""
     recipe = subject.recipe
     (folder / RECIPE_FILE).write_text(to_toml(recipe), "utf-8")
     compiled = await engine.compile(recipe)
@@ -174,7 +174,7 @@ async def _write_all(
 
 
 async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> StageFile:
-    """Fetch the text of a stage, and write it to a file in the folder."""
+    """Fetches the text of a stage, and writes it to a file in the folder."""
     text = await engine.fetch(stage.text)
     name = f"stages/{stage_file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)
@@ -185,7 +185,7 @@ async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> S
 def _copy_sources(
     folder: Path, subject: ReproducerSubject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
 ) -> ReproducerDescription:
-    """Copy the script and the files that it imports into the folder. Returns the description of the reproducer."""
+    """Copies the script and the files that it imports into the folder. Returns the description of the reproducer."""
     recipe, welcome = subject.recipe, subject.welcome
     script = _copy_script(folder, recipe.source)
     files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
@@ -209,7 +209,7 @@ def _copy_sources(
 
 
 def _copy_script(folder: Path, source: str) -> str:
-    """Copy the script into the folder. Returns its name there, "" if the source is not a script on this machine."""
+    """Copies the script into the folder. Returns its name there, "" if the source is not a script on this machine."""
     path = Path(split_source(source).target)
     if path.suffix != ".py" or not path.is_file():
         return ""
@@ -219,7 +219,7 @@ def _copy_script(folder: Path, source: str) -> str:
 
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copy the files that the script imports from its folder. Returns the names of the copies, and the other files."""
+    """Copies the files that the script imports from its folder. Returns the names of the copies, and other files."""
     script = Path(split_source(source).target).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
@@ -240,14 +240,14 @@ def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tup
 
 
 def _write_command(path: Path) -> None:
-    """Write a shell script that replays the reproducer."""
+    """Writes a shell script that replays the reproducer."""
     lines = ["#!/bin/sh", "# Compiles and runs this reproducer again, and reports the differences.", ""]
-    path.write_text("\n".join([*lines, f'exec buddy-tui replay "$(dirname "$0")" {shlex.quote("--plain")} "$@"', ""]))
+    path.write_text("\n".join([*lines, 'exec buddy-tui replay "$(dirname "$0")" --plain "$@"', ""]))
     path.chmod(path.stat().st_mode | 0o111)
 
 
 def read_description(folder: Path) -> ReproducerDescription:
-    """Read the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
+    """Reads the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
     path = folder / DESCRIPTION_FILE
     try:
         content = path.read_bytes()
@@ -271,15 +271,13 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def external_python(description: ReproducerDescription) -> str:
-    """Return the source if a replay would run it as Python code that is not in the folder; otherwise an empty text."""
+    """Returns the source if a replay would run it as Python code that is not in the folder; otherwise an empty text."""
     runs_python = not description.script and split_source(description.source).runs_python
     return description.source if runs_python else ""
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
-    """Return the source to open: the copy of the script, with `:MODEL` if the source names one, or the source
-    itself.
-    """
+    """Returns the source to open: the copy of the script, with `:MODEL` if any, or the source itself without a copy."""
     if not description.script:
         return description.source
     return split_source(description.source).with_target(os.path.join(folder, description.script))

@@ -6,14 +6,14 @@ All results have the same structure, so one screen shows them. Does not import T
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from buddy.app.actions import BY_ID
 from buddy.app.reports import formatting, numerics, profile
 from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.formatting import short_location
-from buddy.app.reports.tuning import ranked_nodes, saving_text, tuning_lines
+from buddy.app.reports.tuning import ranked_nodes, saving_text, timed_by_error, tuning_lines
 from buddy.compiler.protocol import Attempted, BisectionResult, GraphInfo, NodeRow, ProfileReport, Tuned
 from buddy.compiler.protocol.numerics import NumericsReport
 
@@ -45,7 +45,8 @@ ResultAnswer = GoToNode | PerformAction | str
 class Entry:
     """A line of a section. `share` is the length of its bar, 0 to 1, without a bar if negative.
 
-    `change` compares the value with the last result. Enter, or `key`, chooses `answer`.
+    `change` compares the value with the last result of the same kind. Enter, or `key`, chooses `answer`, with which the
+    result screen closes; an entry whose `answer` is `None` cannot be chosen. `role` is the theme's role for the entry.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Result:
 
 
 def _action_entries(*ids: str) -> tuple[Entry, ...]:
-    """Return entries that perform the actions with these ids.
+    """Returns entries that perform the actions with these ids.
 
     Their keys are the last keys of the actions' sequences.
     """
@@ -97,9 +98,9 @@ def _action_entries(*ids: str) -> tuple[Entry, ...]:
 
 
 def profile_result(report: ProfileReport, previous: ProfileReport | None, info: GraphInfo) -> Result:
-    """Return the time of a run by op kind, module and source line, compared with the `previous` profile."""
-    now = profile.timed_nodes(report, info)
-    before = profile.timed_nodes(previous, info) if previous is not None else []
+    """Returns the time of a run by op kind, module and source line, compared with the `previous` profile."""
+    nodes = profile.timed_nodes(report, info)
+    old_nodes = profile.timed_nodes(previous, info) if previous is not None else []
     first, *measurement = profile.summary_lines(report)
     conclusions = [first]
     if previous is not None and previous.plain.median:
@@ -107,7 +108,7 @@ def profile_result(report: ProfileReport, previous: ProfileReport | None, info: 
         previous_time = formatting.seconds(previous.plain.median)
         conclusions.append(f"{ratio:+.1%} compared with the last profile ({previous_time})")
     sections = tuple(
-        Section(title, _time_entries(now, before, report.whole, group_of)) for title, group_of in _GROUPS.items()
+        Section(title, _time_entries(nodes, old_nodes, report.whole, group_of)) for title, group_of in _GROUPS.items()
     )
     next_steps = _action_entries("profile.modules", "profile.roofline", "profile.hot")
     # The measurement comes last: on a small screen, the largest entries are more important.
@@ -124,22 +125,25 @@ _GROUPS: Mapping[str, Callable[[NodeRow], str]] = {
 
 
 def _time_entries(
-    now: Sequence[profile.TimedNode],
-    before: Sequence[profile.TimedNode],
-    whole: float,
+    nodes: Sequence[profile.TimedNode],
+    old_nodes: Sequence[profile.TimedNode],
+    run_seconds: float,
     group_of: Callable[[NodeRow], str],
 ) -> tuple[Entry, ...]:
-    """Return the slowest groups of nodes. Fused nodes count for the node into which they are fused."""
-    old_seconds = _seconds_by_group(before, group_of)
+    """Returns the slowest groups of nodes. Fused nodes count for the node into which they are fused.
+
+    `old_nodes` are those of the last profile, and `run_seconds` is the time of a run.
+    """
+    old_seconds = _seconds_by_group(old_nodes, group_of)
     # Nodes are sorted, the slowest first, so the first node of a group is its slowest.
-    slowest = {group_of(node.row): node.row.stable for node in reversed(now)}
-    ranked = sorted(_seconds_by_group(now, group_of).items(), key=lambda group: -group[1])
+    slowest = {group_of(node.row): node.row.stable for node in reversed(nodes)}
+    ranked = sorted(_seconds_by_group(nodes, group_of).items(), key=lambda group: -group[1])
     return tuple(
         Entry(
             name or "(none)",
             f"{profile.in_milliseconds(seconds)} ms",
-            seconds / whole if whole else 0.0,
-            _change_text(seconds, old_seconds.get(name)) if before else "",
+            seconds / run_seconds if run_seconds else 0.0,
+            _change_text(seconds, old_seconds.get(name)) if old_nodes else "",
             GoToNode(slowest[name]),
         )
         for name, seconds in ranked[:MAX_ENTRIES]
@@ -147,7 +151,7 @@ def _time_entries(
 
 
 def _seconds_by_group(nodes: Iterable[profile.TimedNode], group_of: Callable[[NodeRow], str]) -> dict[str, float]:
-    """Return the seconds of each group of nodes."""
+    """Returns the seconds of each group of nodes."""
     seconds: dict[str, float] = {}
     for node in nodes:
         group = group_of(node.row)
@@ -155,11 +159,11 @@ def _seconds_by_group(nodes: Iterable[profile.TimedNode], group_of: Callable[[No
     return seconds
 
 
-def _change_text(now: float, before: float | None) -> str:
-    """Return the relative change of a value since the last result; "new" without an earlier value."""
-    if not before:
+def _change_text(value: float, old_value: float | None) -> str:
+    """Returns the relative change of a value since the last result; "new" without an earlier value."""
+    if not old_value:
         return "new"
-    change = now / before - 1
+    change = value / old_value - 1
     return f"{change:+.0%}" if abs(change) >= _MIN_CHANGE else "same"
 
 
@@ -167,38 +171,54 @@ def _change_text(now: float, before: float | None) -> str:
 
 
 def numerics_result(report: NumericsReport, previous: NumericsReport | None, info: GraphInfo) -> Result:
-    """Return the largest errors by op kind, module and source line, as multiples of the tolerance."""
-    rows, now = numerics.rows_by_stable_name(info), _worst_multiples(report)
+    """Returns the largest errors by op kind, module and source line, as multiples of the tolerance."""
+    rows, multiples = numerics.rows_by_stable_name(info), _worst_multiples(report)
     # Errors that were measured against another reference are not comparable.
-    old = _worst_multiples(previous) if previous is not None and previous.reference == report.reference else {}
-    bad = {node.node for node in report.nodes if not node.ok}
+    is_comparable = previous is not None and previous.reference == report.reference
+    old_multiples = _worst_multiples(previous) if previous is not None and is_comparable else {}
+    mismatches = {node.node for node in report.nodes if not node.ok}
     sections = []
     for title, group_of in _GROUPS.items():
         groups: dict[str, list[str]] = {}
-        for name in now:
-            if name in rows:
-                groups.setdefault(group_of(rows[name]), []).append(name)
-        worst = {group: max(names, key=lambda name: now[name]) for group, names in groups.items()}
-        ranked = sorted(worst, key=lambda group: -now[worst[group]])
-        entries = [
-            Entry(
-                group or "(none)",
-                _multiple_text(now[worst[group]]),
-                min(now[worst[group]], 1.0),
-                _previous_text(
-                    now[worst[group]], max((old[name] for name in groups[group] if name in old), default=None)
-                ),
-                GoToNode(worst[group]),
-                role="bad" if bad & set(groups[group]) else "text",
-            )
-            for group in ranked[:MAX_ENTRIES]
-        ]
-        sections.append(Section(f"{title}, as a share of the tolerance", tuple(entries)))
+        for node in multiples:
+            if node in rows:
+                groups.setdefault(group_of(rows[node]), []).append(node)
+        entries = _error_entries(groups, multiples, old_multiples, mismatches)
+        sections.append(Section(f"{title}, as a share of the tolerance", entries))
     return Result("Every node compared with eager", tuple(numerics.summary_lines(report, info)), (), tuple(sections))
 
 
+def _error_entries(
+    groups: Mapping[str, Sequence[str]],
+    multiples: Mapping[str, float],
+    old_multiples: Mapping[str, float],
+    mismatches: Set[str],
+) -> tuple[Entry, ...]:
+    """Returns the groups of nodes with the largest errors. An entry shows the worst node of its group, and goes to it.
+
+    `groups` has the nodes of each group, by stable name. `multiples` and `old_multiples` are the errors of nodes in
+    this comparison and in the last one; `mismatches` are the nodes out of tolerance.
+    """
+    worst_nodes = {group: max(nodes, key=lambda node: multiples[node]) for group, nodes in groups.items()}
+    entries = []
+    for group in sorted(groups, key=lambda group: -multiples[worst_nodes[group]])[:MAX_ENTRIES]:
+        multiple = multiples[worst_nodes[group]]
+        old_multiple = max((old_multiples[node] for node in groups[group] if node in old_multiples), default=None)
+        entries.append(
+            Entry(
+                group or "(none)",
+                _multiple_text(multiple),
+                min(multiple, 1.0),
+                _previous_text(multiple, old_multiple),
+                GoToNode(worst_nodes[group]),
+                role="text" if mismatches.isdisjoint(groups[group]) else "bad",
+            )
+        )
+    return tuple(entries)
+
+
 def _worst_multiples(report: NumericsReport) -> dict[str, float]:
-    """Return the larger error of each compared node as a multiple of the tolerance."""
+    """Returns the larger error of each compared node (in the program, alone) as a multiple of the tolerance."""
     return {
         node.node: max(map(numerics.tolerance_multiple, deviations))
         for node in report.nodes
@@ -207,13 +227,15 @@ def _worst_multiples(report: NumericsReport) -> dict[str, float]:
 
 
 def _multiple_text(multiple: float) -> str:
-    """Format a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
+    """Formats a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
     return "nan/inf" if math.isinf(multiple) else f"{multiple:.2g} x" if multiple else "0"
 
 
-def _previous_text(now: float, before: float | None) -> str:
-    """Return the value of the last result, if it is shown as another text."""
-    return "" if before is None or _multiple_text(before) == _multiple_text(now) else f"was {_multiple_text(before)}"
+def _previous_text(multiple: float, old_multiple: float | None) -> str:
+    """Returns `was 2 x` for the error in the last result; empty without one, or if it has the same text."""
+    if old_multiple is None or _multiple_text(old_multiple) == _multiple_text(multiple):
+        return ""
+    return f"was {_multiple_text(old_multiple)}"
 
 
 # ---- searches --------------------------------------------------------------------------------------------------------
@@ -223,7 +245,7 @@ USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """Return the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
+    """Returns the fastest recipes, and the best time of each choice. `is_better`: a faster recipe was found."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
     next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
     next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
@@ -237,23 +259,20 @@ def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) 
 
 
 def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
-    """Return the recipes by error, and the products by the time that their precisions save.
+    """Returns the recipes by error, and the products by the time that their precisions save.
 
     `names` are the names of nodes to show, by stable name.
     """
-    plain = tuning_result(tuned, attempts, is_better)
-    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    result = tuning_result(tuned, attempts, is_better)
     initial = attempts[0] if attempts and not attempts[0].problem else None
 
     def name_of(attempt: Attempted) -> str:
         error = f"{attempt.error:.1e}" if attempt.error > 0 else "no error"
         return f"{error}: {', '.join(attempt.choices)}"
 
-    plots = tuple(
-        replace(entry, value="the time of each recipe over its error, and over the search")
-        if entry.key == "p"
-        else entry
-        for entry in plain.next_steps
+    plot_summary = "the time of each recipe over its error, and over the search"
+    next_steps = tuple(
+        replace(entry, value=plot_summary) if entry.answer == PLOT else entry for entry in result.next_steps
     )
     nodes = [node for node in ranked_nodes(tuned) if node.effect is not None]
     largest_saving = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
@@ -269,14 +288,16 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
         if node.effect is not None
     )
     sections = (
-        Section("recipes by error, time compared with eager", _ratio_entries(timed, initial, name_of)),
+        Section(
+            "recipes by error, time compared with eager", _ratio_entries(timed_by_error(attempts), initial, name_of)
+        ),
         Section("products that save the most time, with the error of each alone", entries),
     )
-    return replace(plain, next_steps=plots, sections=tuple(section for section in sections if section.entries))
+    return replace(result, next_steps=next_steps, sections=tuple(section for section in sections if section.entries))
 
 
 def _recipe_text(attempt: Attempted) -> str:
-    """Return the choices of a recipe that are not the defaults."""
+    """Returns the choices of a recipe that are not the defaults."""
     choices = [choice for choice in attempt.choices if not choice.endswith("=default")]
     return " ".join(choices) or "all choices at their defaults"
 
@@ -284,7 +305,7 @@ def _recipe_text(attempt: Attempted) -> str:
 def _ratio_entries(
     measured: Sequence[Attempted], initial: Attempted | None, name_of: Callable[[Attempted], str]
 ) -> tuple[Entry, ...]:
-    """Return the attempts with their times compared with eager and with the first recipe, which is the current one."""
+    """Returns the attempts with their times compared with eager and with the first recipe, which is the current one."""
     slowest = max((attempt.ratio for attempt in measured[:MAX_ENTRIES]), default=0.0)
     return tuple(
         Entry(
@@ -298,14 +319,14 @@ def _ratio_entries(
 
 
 def _ratio_change(attempt: Attempted, initial: Attempted | None) -> str:
-    """Return the change of the time compared with the first recipe; empty if that was not timed."""
+    """Returns the change of the time compared with the first recipe; empty if that was not timed."""
     if initial is None:
         return ""
     return "current" if attempt is initial else _change_text(attempt.ratio, initial.ratio)
 
 
 def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) -> tuple[Entry, ...]:
-    """Return the values of each choice with the time of the fastest recipe that has it.
+    """Returns the values of each choice with the time of the fastest recipe that has it.
 
     `measured` is sorted by time.
     """
@@ -332,8 +353,7 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
 
 
 def bisection_result(result: BisectionResult) -> Result:
-    """Return the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
-    conclusions = bisection_lines(result)
+    """Returns the result of a bisection: the culprit, the evidence, and the IR before and after the culprit pass."""
     has_recipe = bool(result.steps or result.lowerings or result.in_eager)
     next_steps = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []
     next_steps += [
@@ -345,6 +365,11 @@ def bisection_result(result: BisectionResult) -> Result:
         tuple(Entry(name, answer=GoToNode(name)) for name in result.nodes[:MAX_ENTRIES]),
     )
     after = result.after if result.after != result.before else ""
-    texts = tuple((title, text) for title, text in (("before", result.before), ("after", after)) if text)
-    titled = tuple((f"{title} the pass", text) for title, text in texts)
-    return Result("Bisection", tuple(conclusions), tuple(next_steps), (nodes,) if result.nodes else (), titled)
+    titled_texts = (("before the pass", result.before), ("after the pass", after))
+    return Result(
+        "Bisection",
+        tuple(bisection_lines(result)),
+        tuple(next_steps),
+        (nodes,) if result.nodes else (),
+        tuple((title, text) for title, text in titled_texts if text),
+    )

@@ -45,7 +45,7 @@ _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs
 
 
 def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
-    """Return the report on a graph as plain values; times in seconds, non-finite numbers as null."""
+    """Returns the report on a graph as plain values; times in seconds, non-finite numbers as null."""
     memory = training_memory(info)
     graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
@@ -86,18 +86,18 @@ def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[As
 
 
 def part_seconds(times: PartTimes) -> dict[Part, float]:
-    """Return the seconds of each part that has run, in order."""
+    """Returns the seconds of each part that has run, in order."""
     return {part: seconds for part in PART_DESCRIPTIONS if (seconds := round(times.seconds(part), 3)) > 0}
 
 
 def part_times_text(seconds: Mapping[Part, float]) -> str:
-    """Return the time of a command and of its parts: `time 9.1 s: importing torch 5.0 s, running the script 4.1 s`."""
+    """Returns the time of a command and of its parts: `time 9.1 s: importing torch 5.0 s, running the script 4.1 s`."""
     parts = ", ".join(f"{PART_DESCRIPTIONS[part]} {value:.1f} s" for part, value in seconds.items())
     return f"time {sum(seconds.values()):.1f} s: {parts}"
 
 
 def run_report_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
-    """Return the report on a graph as text."""
+    """Returns the report on a graph as text."""
     memory = training_memory(info)
     graph_break = [f"ends in a graph break at {info.break_line}: {info.break_reason}"] if info.break_reason else []
     counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
@@ -137,12 +137,12 @@ def run_report_text(info: GraphInfo, report: RunReport, assignments: Sequence[As
 
 
 def _last_heading(report: RunReport) -> str:
-    """Return the heading of the last column of the table of outputs."""
+    """Returns the heading of the last column of the table of outputs."""
     return "first differs at" if report.compared else "values"
 
 
 def _eager_lines(report: RunReport) -> list[str]:
-    """Return the time of eager and the ratio, or why the run was not compared with eager."""
+    """Returns the time of eager and the ratio, or why the run was not compared with eager."""
     if report.not_compared:
         return [f"not compared with eager: {report.not_compared}"]
     ratio = f"{SIDE_SUBJECTS[report.backend]} takes {report.ratio:.2f} x the time of eager"
@@ -150,7 +150,7 @@ def _eager_lines(report: RunReport) -> list[str]:
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
-    """Return the results of another backend that ran next to the recipe's backend."""
+    """Returns the results of another backend, which ran interleaved with the recipe's backend, as plain values."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -166,7 +166,7 @@ def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
 
 
 def _divergence_json(divergence: Divergence) -> dict[str, object]:
-    """Return the first node that differs in another runtime as plain values."""
+    """Returns the first node that differs in another runtime as plain values."""
     return {
         "node": divergence.node or None,
         "kind": divergence.kind,
@@ -179,7 +179,7 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
-    """Return sentences about the first node that differs in another runtime, and about the search for it.
+    """Returns sentences about the first node that differs in another runtime, and about the search for it.
 
     There are none if no search was made.
     """
@@ -195,28 +195,27 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
     if divergence.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
         return [*texts, f"{SIDE_SUBJECTS[side.name]}: {text} ({calls})"]
-    error = (
-        f": max abs {divergence.output.max_abs:.2e}" if divergence.output is not None else ": a result of the program"
-    )
-    first = f" first at {divergence.output.where}" if divergence.output is not None and divergence.output.where else ""
+    output = divergence.output
+    error = f": max abs {output.max_abs:.2e}" if output is not None else ": a result of the program"
+    first = f" first at {output.where}" if output is not None and output.where else ""
     matching = [_node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
     return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
 
 
 def _node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
-    """Return the display name and the Python line of each node, by its stable name."""
+    """Returns the display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
 
 def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
-    """Return a table of all nodes whose values were compared; empty unless all were marked."""
+    """Returns a table of all nodes whose values were compared; empty unless all were marked."""
     marked = side.divergence.marked if side.divergence is not None else ()
     return [f"nodes in {SIDE_SUBJECTS[side.name]}:", marked_table(marked, info)] if marked else []
 
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
-    """Return a table of nodes with their Python lines and their errors."""
+    """Returns a table of nodes with their Python lines and their errors."""
     locations = _node_locations(info)
     rows = [
         [
@@ -231,13 +230,14 @@ def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
 
 
 def _side_text(side: SideReport) -> str:
+    """Returns the line of another backend: its time, or why it did not run."""
     if side.problem:
         return f"{SIDE_LABELS[side.name]:<8} not run: {side.problem}"
     return f"{SIDE_LABELS[side.name]:<8} {_timing_text(side.timing)}"
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
-    """Return the time of another backend relative to eager, and its verdict."""
+    """Returns the time of another backend relative to eager, and its verdict."""
     mismatches = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
     ratio = side.timing.median / eager.median if eager.median else 0.0
     verdicts = {"ok": "ok", "nan": "NaN where eager has NaN", "unchecked": "not compared"}
@@ -249,14 +249,14 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
 
 
 def _preparation_text(side: SideReport) -> str:
-    """Return how long the preparation of a side took: `compiled in 2.50 s`, or for a runtime, export and load."""
+    """Returns how long the preparation of a side took: `compiled in 2.50 s`, or for a runtime, export and load."""
     if side.name in RUNTIMES:
         return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"
     return f"compiled in {side.compile_seconds:.2f} s"
 
 
 def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
-    """Return the peak memory, and if it has many weights, the memory of the parts of the program."""
+    """Returns the peak memory, and if it has many weights, the memory of the parts of the program."""
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
@@ -270,14 +270,14 @@ _MIN_WEIGHTS = 1 << 20
 
 
 def memory_parts_text(memory: MemoryUse) -> str:
-    """Return the memory of a loaded program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
+    """Returns the memory of a program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
     parts = (("packed weights", memory.packed), ("arena", memory.arena), ("code", memory.code))
     sizes = ", ".join(f"{name} {formatting.size(size)}" for name, size in parts)
     return f"weights {formatting.size(memory.weights)} (shared), {sizes}"
 
 
 def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """Return a table with the lowering of each node, and the reason if it is not by the first registry."""
+    """Returns a table with the lowering of each node, and the reason if it is not by the first registry."""
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "lowering", "function", "reason"]
@@ -294,25 +294,24 @@ def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
 
 
 def _training_cells(row: NodeRow | None) -> list[str]:
-    """Return the role of a node in training and its bytes; a view takes none."""
+    """Returns the role of a node in training and its bytes; a view takes none."""
     if row is None or not row.training:
         return ["", ""]
     return [row.training, "" if row.training == "viewed" else bytes_text(row)]
 
 
 def eager_assignments(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Return the assignments of the nodes that run in eager."""
+    """Returns the assignments of the nodes that run in eager."""
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
 def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Return the assignments of the compiled nodes that the first registry does not lower."""
+    """Returns the assignments of the compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
 def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """Return a line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other
-    nodes.
+    """Returns a line with the reason for each of the first nodes, and a line with the number of the others.
 
     `reasons` maps nodes to reasons.
     """
@@ -322,14 +321,14 @@ def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
 
 
 def failure_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """Return a diagnostic as plain values, without empty fields."""
+    """Returns a diagnostic as plain values, without empty fields."""
     keys = ("what", "where", "todo", "detail", "step", "node")
     values = {key: getattr(diagnostic, key) for key in keys}
     return {key: value for key, value in values.items() if value not in ("", -1)}
 
 
 def _output_json(output: OutputReport) -> dict[str, object]:
-    """Return the comparison of an output as plain values."""
+    """Returns the comparison of an output as plain values."""
     return {
         "name": output.name,
         "shape": list(output.shape),
@@ -366,7 +365,7 @@ def _output_json(output: OutputReport) -> dict[str, object]:
 
 
 def _timing_json(timing: Timing) -> dict[str, object]:
-    """Return a timing as plain values, in seconds."""
+    """Returns a timing as plain values, in seconds."""
     return {
         "median": _finite_or_none(timing.median),
         "spread": [_finite_or_none(timing.low), _finite_or_none(timing.high)],
@@ -376,19 +375,19 @@ def _timing_json(timing: Timing) -> dict[str, object]:
 
 
 def _memory_json(memory: MemoryUse | None) -> dict[str, int] | None:
-    """Return the peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
+    """Returns the peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
     if memory is None:
         return None
     return msgspec.structs.asdict(memory)
 
 
 def _finite_or_none(value: float) -> float | None:
-    """Return the value, or `None` for NaN and infinity, which JSON lacks."""
+    """Returns the value, or `None` for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 def _output_row(output: OutputReport) -> list[object]:
-    """Return the row of an output in the table of outputs."""
+    """Returns the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":

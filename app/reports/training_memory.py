@@ -55,7 +55,7 @@ class TrainingMemory:
 
 
 def training_memory(info: GraphInfo) -> TrainingMemory | None:
-    """Add up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
+    """Adds up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
     if not any(row.training for row in info.rows):
         return None
     return TrainingMemory(
@@ -67,7 +67,7 @@ def training_memory(info: GraphInfo) -> TrainingMemory | None:
 
 
 def _role_memory(rows: Sequence[NodeRow]) -> RoleMemory:
-    """Add up the nodes `rows`, which have the same role."""
+    """Adds up the nodes `rows`, which have the same role."""
     captured = [row for row in rows if not row.bytes and row.captured_bytes]
     unknown = [row for row in rows if not row.bytes and not row.captured_bytes and not _is_empty(row)]
     return RoleMemory(len(rows), sum(map(node_bytes, rows)), len(captured), len(unknown))
@@ -79,12 +79,12 @@ def _is_empty(row: NodeRow) -> bool:
 
 
 def node_bytes(row: NodeRow) -> int:
-    """Return the bytes of the results of a node, in the captured call if they depend on sizes that vary."""
+    """Returns the bytes of the results of a node, in the captured call if they depend on sizes that vary."""
     return row.bytes or row.captured_bytes
 
 
 def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
-    """Return the memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
+    """Returns the memory as one line, in the longest wording of at most `width` characters, or the shortest one."""
     saved, reread, recomputed = memory.saved, memory.reread, memory.recomputed
     texts = [
         f"{counted(saved.count, 'tensor')} saved for backward, {saved.text}; "
@@ -98,17 +98,17 @@ def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
 
 
 def bytes_text(row: NodeRow) -> str:
-    """Return the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
+    """Returns the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
     return _role_memory([row]).text if node_bytes(row) else ""
 
 
 def role_and_bytes(row: NodeRow) -> str:
-    """Return the role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
+    """Returns the role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
     return f"{row.training} {bytes_text(row)}".rstrip() if row.training not in ("", "viewed") else row.training
 
 
 def role_text(row: NodeRow) -> str:
-    """Return the role of a node with its bytes, as one line; empty without a role."""
+    """Returns the role of a node with its bytes, as one line; empty without a role."""
     if not row.training:
         return ""
     return f"{role_and_bytes(row)}: {ROLE_TEXTS[row.training]}"

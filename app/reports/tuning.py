@@ -21,7 +21,7 @@ class VariationError(BuddyError, ValueError):
 
 
 def read_variation(text: str) -> Variation:
-    """Parse a variation of the form `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
+    """Parses a variation of the form `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
 
     A parameter that is an old name of a field of the recipe gets the new name, with a warning.
     """
@@ -36,13 +36,13 @@ def read_variation(text: str) -> Variation:
 
 
 def _parse_value(text: str) -> OptionValue:
-    """Parse a value of a variation. "default" stands for the default of the option, which is the empty text."""
-    words: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
-    return words[text] if text in words else option_value(text)
+    """Parses a value of a variation. "default" stands for the default of the option, which is the empty text."""
+    named_values: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
+    return named_values[text] if text in named_values else option_value(text)
 
 
 def attempt_line(attempt: Attempted) -> str:
-    """Return the result of one attempt as a line of text. `Attempted.number` counts from 0, the text from 1."""
+    """Returns the result of one attempt as a line of text. `Attempted.number` counts from 0, the text from 1."""
     if attempt.problem:
         return f"{attempt.number + 1}: {attempt.problem} ({' '.join(attempt.choices)})"
     mark = ", best so far" if attempt.best else ""
@@ -51,7 +51,7 @@ def attempt_line(attempt: Attempted) -> str:
 
 
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
-    """Return the result of tuning as lines of text. Lists the choices that are not in `initial`, the first recipe."""
+    """Returns the result of tuning as lines of text. Lists the choices that are not in `initial`, the first recipe."""
     changed = [choice for choice in tuned.choices if choice not in initial]
     total = "" if tuned.nodes else f" of {tuned.size:,}"
     recipes = "recipe" if tuned.nodes and tuned.tried == 1 else "recipes"
@@ -67,26 +67,30 @@ def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
 
 
 def saving_text(seconds: float) -> str:
-    """Return the time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
+    """Returns the time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
     return f"{1e3 * seconds:.3f} ms"
 
 
 def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
-    """Return the products of a search for precisions, those that save the most time first, those in f32 last."""
+    """Returns the products of a search for precisions, those that save the most time first, those in f32 last."""
     return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
 
 
+def timed_by_error(attempts: Sequence[Attempted]) -> list[Attempted]:
+    """Returns the attempts that were timed, sorted by error."""
+    return sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+
+
 def error_time_rows(attempts: Sequence[Attempted]) -> list[tuple[str, str, str]]:
-    """Return the error, the relative time and the precisions of each recipe that was timed, sorted by error."""
-    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    """Returns the error, the relative time and the precisions of each recipe that was timed, sorted by error."""
     return [
         (f"{attempt.error:.1e}" if attempt.error > 0 else "0", f"{attempt.ratio:.3f}", ", ".join(attempt.choices))
-        for attempt in timed
+        for attempt in timed_by_error(attempts)
     ]
 
 
 def precision_rows(tuned: Tuned, names: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """Return the name, precision, time saved and error of each product that is not in f32.
+    """Returns the name, precision, time saved and error of each product that is not in f32.
 
     `names` are the names of nodes to show, by stable name.
     """
@@ -102,8 +106,11 @@ def _effect_error(effect: PrecisionEffect) -> str:
 
 
 def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
-    """Plot the time of each recipe over its error, and the estimates of the greedy search along its Pareto front."""
-    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    """Plots the time of each recipe over its error, and the estimates of the greedy search along its Pareto front.
+
+    The search estimates how many seconds a recipe saves compared with all products in f32.
+    """
+    timed = timed_by_error(attempts)
     measured = Series(
         "measured", [max(attempt.error, 0.0) for attempt in timed], [attempt.ratio for attempt in timed], "points",
         [", ".join(attempt.choices) for attempt in timed],
@@ -119,7 +126,7 @@ def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
 
 
 def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, object]:
-    """Return the result of tuning and its attempts as plain values."""
+    """Returns the result of tuning and its attempts as plain values."""
     attempts_json = [
         {
             "choices": list(attempt.choices), "ratio": attempt.ratio, "seconds": attempt.median,
@@ -138,7 +145,7 @@ def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, object
 
 
 def tuning_plot(attempts: Sequence[Attempted]) -> Plot:
-    """Plot the time of each recipe relative to eager, and the lowest one so far, over the time of the search."""
+    """Plots the time of each recipe relative to eager, and the lowest one so far, over the time of the search."""
     measured = [attempt for attempt in attempts if not attempt.problem]
     elapsed = [attempt.elapsed for attempt in measured]
     ratios = [attempt.ratio for attempt in measured]

@@ -31,7 +31,7 @@ class ViewedTensor(NamedTuple):
 
 
 def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
-    """Return the outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
+    """Returns the outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
     compiled = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
     outputs = []
     for tensor in tensors:
@@ -52,12 +52,12 @@ class ValuePages:
         self._blocks: dict[tuple[int, int], Values] = {}
 
     def add(self, values: Values) -> None:
-        """Cache a block of values, and set the size of the tensor."""
+        """Caches a block of values, and sets the size of the tensor."""
         self.height, self.width, self.has_size = values.height, values.width, True
         self._blocks[values.row // BLOCK_ROWS, values.column // BLOCK_COLUMNS] = values
 
     def missing_blocks(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """Return the first row and column of each block that is not cached and that a window of the table needs."""
+        """Returns the first row and column of each block that is not cached and that a window of the table needs."""
         block_rows = range(row // BLOCK_ROWS, (row + max(rows, 1) - 1) // BLOCK_ROWS + 1)
         block_columns = range(column // BLOCK_COLUMNS, (column + max(columns, 1) - 1) // BLOCK_COLUMNS + 1)
         blocks = ((block_row, block_column) for block_row in block_rows for block_column in block_columns)
@@ -68,27 +68,27 @@ class ValuePages:
         return row < self.height and column < self.width
 
     def cell(self, row: int, column: int) -> Element | None:
-        """Return a value; `None` if it is not cached."""
+        """Returns a value; `None` if it is not cached."""
         block = self._blocks.get((row // BLOCK_ROWS, column // BLOCK_COLUMNS))
         return block.cells[row % BLOCK_ROWS][column % BLOCK_COLUMNS] if block is not None else None
 
     def row_name(self, row: int) -> str:
-        """Return the index of a row as text; empty if no value of the row is cached."""
+        """Returns the index of a row as text; empty if no value of the row is cached."""
         block = next((block for (i, _), block in self._blocks.items() if i == row // BLOCK_ROWS), None)
         return block.row_names[row % BLOCK_ROWS] if block is not None else ""
 
     def column_name(self, column: int) -> str:
-        """Return the index of a column as text; empty if no value of the column is cached."""
+        """Returns the index of a column as text; empty if no value of the column is cached."""
         block = next((block for (_, j), block in self._blocks.items() if j == column // BLOCK_COLUMNS), None)
         return str(block.column_names[column % BLOCK_COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:
-        """Return the cached values of a row."""
+        """Returns the cached values of a row."""
         return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
 
 
 def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
-    """Return a value in at most `width` characters; a dot for a value that is not cached."""
+    """Returns a value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."
     if isinstance(value, bool) or not isinstance(value, float):
@@ -101,9 +101,7 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
 
 
 def value_role(value: Element | None, side: ValueKind, max_error: float) -> str:
-    """Return the role of a value in the theme: `bad` if it is not finite, or is a difference of `max_error` / 2
-    or more.
-    """
+    """Returns the theme's role for a value: `bad` if it is not finite, or a difference of `max_error` / 2 or more."""
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)
         if size == 0:

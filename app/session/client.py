@@ -91,6 +91,7 @@ class EngineClient:
         self._opening_task: asyncio.Future[None] | None = None
         self._closed_while_opening = False
         self._reader_task: asyncio.Task[None] | None = None
+        # The requests without an answer, by number: the future of the answer, its class, and the callback for frames.
         self._pending: dict[int, tuple[asyncio.Future[Any], type, FrameCallback]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._exit_error: EngineError | None = None
@@ -101,7 +102,7 @@ class EngineClient:
     # ---- starting and ending -------------------------------------------------------------------------------------
 
     async def start(self) -> Welcome:
-        """Start the engine and do the handshake.
+        """Starts the engine and does the handshake.
 
         Raises `EngineError` if the engine does not start, exits before it answers, or has another protocol version.
         """
@@ -121,7 +122,7 @@ class EngineClient:
         return ProcessTransport(self._location, self._log)
 
     async def _open(self, transport: Transport) -> None:
-        """Open `transport`. Raises `EngineError`, also if `close` is called before a remote engine is connected."""
+        """Opens `transport`. Raises `EngineError`, also if `close` is called before a remote engine is connected."""
         self._closed_while_opening = False
         self._opening_task = asyncio.ensure_future(transport.open())
         try:
@@ -134,7 +135,7 @@ class EngineClient:
             self._opening_task = None
 
     async def restart(self) -> Welcome:
-        """Stop the engine, even if it is busy, and start another one."""
+        """Stops the engine, even if it is busy, and starts another one."""
         await self.close()
         return await self.start()
 
@@ -144,12 +145,12 @@ class EngineClient:
         return self.welcome is not None
 
     def ping(self) -> None:
-        """Send a ping. Its answer updates `last_data_time`."""
+        """Sends a ping. Its answer updates `last_data_time`."""
         with contextlib.suppress(EngineError):
             self.send(Ping(self.new_request_id()))
 
     def kill(self) -> None:
-        """Kill an engine that does not answer. `frames` then ends as for any engine that has exited."""
+        """Kills an engine that does not answer. `frames` then ends as for any engine that has exited."""
         if self._transport is not None:
             self._transport.kill()
 
@@ -159,12 +160,12 @@ class EngineClient:
         return self._transport.silent_seconds if isinstance(self._transport, ResumingTransport) else 0
 
     def reconnect_now(self) -> None:
-        """Try to reconnect to a remote engine now, without waiting for the next attempt."""
+        """Tries to reconnect to a remote engine now, without waiting for the next attempt."""
         if isinstance(self._transport, ResumingTransport):
             self._transport.reconnect_now()
 
     async def close(self) -> None:
-        """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
+        """Stops the engine and its workers, with a signal if necessary. Returns when the process has exited."""
         if self._opening_task is not None:
             self._closed_while_opening = True
             self._opening_task.cancel()
@@ -176,7 +177,7 @@ class EngineClient:
         self._record_exit(EngineError("the engine was closed"))
 
     async def _end_reading(self) -> None:
-        """Wait for the task that reads frames, and cancel it if it does not end soon."""
+        """Waits for the task that reads frames, and cancels it if it does not end soon."""
         if self._reader_task is not None:
             _, unfinished = await asyncio.wait([self._reader_task], timeout=_READER_SECONDS)
             for task in unfinished:
@@ -186,18 +187,18 @@ class EngineClient:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        """Return a new request number."""
+        """Returns a new request number."""
         self._last_request += 1
         return self._last_request
 
     def send(self, frame: Frame) -> None:
-        """Send a frame. Raises `EngineError` if no engine is running."""
+        """Sends a frame. Raises `EngineError` if no engine is running."""
         if self._exit_error is not None or self._transport is None:
             raise self._exit_error or EngineError("the engine has not been started")
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Yield the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
+        """Yields the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()
@@ -206,7 +207,7 @@ class EngineClient:
             yield frame
 
     async def request(self, frame: Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
-        """Send a request and return its answer; `on_frame` is called with each frame before the answer.
+        """Sends a request and returns its answer; `on_frame` is called with each frame before the answer.
 
         The request gets a number unless it has one. If the caller is cancelled, the engine cancels the request.
         Raises `RequestFailed` and `EngineError`.
@@ -229,17 +230,17 @@ class EngineClient:
         return answer
 
     async def fetch_lines(self, text_hash: str, start: int, count: int) -> Lines:
-        """Return at most `count` lines of a text from line `start` (from 0). Raises like `request`."""
+        """Returns at most `count` lines of a text from line `start` (from 0). Raises like `request`."""
         return await self.request(FetchLines(0, text_hash, start, count))
 
     async def fetch_text(self, text_hash: str) -> str:
-        """Return a whole text. Raises like `request`."""
+        """Returns a whole text. Raises like `request`."""
         return (await self.request(FetchText(0, text_hash))).content
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
     async def _read_frames(self, transport: Transport, welcome: asyncio.Future[Welcome]) -> None:
-        """Dispatch frames until the stream ends, then report why it ended. The first frame sets `welcome`."""
+        """Dispatches frames until the stream ends, then reports why it ended. The first frame sets `welcome`."""
         buffer, decoder, reason = FrameBuffer(), FrameDecoder(EngineFrame), ""
         try:
             while data := await transport.read():
@@ -266,7 +267,7 @@ class EngineClient:
             welcome.set_exception(error)
 
     def _dispatch(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
-        """Dispatch a frame. Returns an error if the engine rejects the handshake; otherwise an empty string."""
+        """Dispatches a frame. Returns an error if the engine rejects the handshake; otherwise an empty string."""
         if not welcome.done():
             return self._finish_handshake(frame, welcome)
         pending = self._pending.get(getattr(frame, "request", 0))
@@ -281,7 +282,7 @@ class EngineClient:
         return ""
 
     def _finish_handshake(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
-        """Set `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
+        """Sets `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
 
         Raises `FrameError` if `frame` is not an answer to a handshake.
         """
@@ -293,7 +294,7 @@ class EngineClient:
         return ""
 
     def _record_exit(self, error: EngineError) -> None:
-        """End `frames` and all pending requests with `error`."""
+        """Ends `frames` and all pending requests with `error`."""
         self._exit_error = error
         self._frames.put_nowait(error)
         for future, _, _ in self._pending.values():
@@ -301,14 +302,17 @@ class EngineClient:
                 future.set_exception(error)
 
     def _ssh_hint(self) -> str:
-        """Return what to do if the command is ssh and its output is not a frame; empty for other commands."""
+        """Returns what to do if the command is ssh and its output is not a frame; empty for other commands."""
         if isinstance(self._location, RemoteHost) or Path(self._location[0]).name not in ("ssh", "mosh"):
             return ""
         return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
 
 
 def _check_version(body: bytes) -> None:
-    """Raise `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol."""
+    """Raises `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol.
+
+    A frame that is no greeting passes: `_finish_handshake` handles it.
+    """
     version = version_of_peer(body, Welcome.__name__)
     if version not in (0, PROTOCOL_VERSION):
         reason = f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}"
@@ -316,11 +320,11 @@ def _check_version(body: bytes) -> None:
 
 
 def default_command() -> list[str]:
-    """Return the command that starts the engine of this installation."""
+    """Returns the command that starts the engine of this installation."""
     return module_command("buddy.compiler.engine")
 
 
 def module_command(module: str) -> list[str]:
-    """Return the command that runs a module of this installation, without the current folder on its import path."""
+    """Returns the command that runs a module of this installation, without the current folder on its import path."""
     safe_path_option = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe_path_option, "-m", module]

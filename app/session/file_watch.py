@@ -27,11 +27,11 @@ class FileStates:
         self._recorded: dict[str, FileStamp | None] = {}
 
     def record(self, files: Iterable[str]) -> None:
-        """Record the current stamps of `files`, instead of the files recorded before."""
+        """Records the current stamps of `files`, instead of the files recorded before."""
         self._recorded = {file: read_stamp(file) for file in files}
 
     def changed_names(self) -> list[str]:
-        """Return the names, without folders, of the files that were changed or deleted since `record`."""
+        """Returns the names, without folders, of the files that were changed or deleted since `record`."""
         return [
             Path(file).name
             for file, recorded in self._recorded.items()
@@ -39,7 +39,7 @@ class FileStates:
         ]
 
 
-# How often the list of watched files is checked, and the wait before a cancelled watch request is repeated.
+# How often the list of watched files is checked, and the wait before a cancelled watch request is repeated, in seconds.
 _CHECK_SECONDS = 1.0
 
 
@@ -62,7 +62,7 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, client: EngineClient) -> None:
-        """Start watching with the engine of `client`."""
+        """Starts watching with the engine of `client`."""
         self.stop()
         self._task = asyncio.ensure_future(self._watch(client))
 
@@ -72,7 +72,7 @@ class Watcher:
             self._task = None
 
     def program_files(self) -> tuple[str, ...]:
-        """Return the script, the files that it imported, the plug-ins, and Python files in which the program failed."""
+        """Returns the script, the files that it imported, the plug-ins, and Python files named by errors."""
         source = split_source(self._workspace.source).target
         files = [source] if source.endswith(".py") else []
         files += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
@@ -83,7 +83,7 @@ class Watcher:
         return tuple(dict.fromkeys(files))
 
     async def _watch(self, client: EngineClient) -> None:
-        """Handle changes until the engine exits or the watch request fails, which is reported."""
+        """Handles changes until the engine exits or the watch request fails, which is reported."""
         from buddy.app.session.client import EngineError, RequestFailed
 
         while True:
@@ -100,7 +100,7 @@ class Watcher:
                 return
 
     async def _next_change(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        """Request the next change of `files`, and wait for it.
+        """Requests the next change of `files`, and waits for it.
 
         The request is cancelled, and then fails, when the program consists of other files. Raises `RequestFailed` and
         `EngineError`.
@@ -118,7 +118,7 @@ class Watcher:
             change.cancel()
 
     def _handle_change(self, change: FilesChanged) -> None:
-        """Reload the changed files, and report deleted ones."""
+        """Reloads the changed files, and reports deleted ones."""
         if change.deleted:
             self._say(f"{_names(change.deleted)} was deleted: showing the last loaded version")
         if change.changed:
@@ -126,9 +126,10 @@ class Watcher:
 
 
 def _names(files: tuple[str, ...]) -> str:
+    """Returns the names of files without their folders."""
     return ", ".join(Path(file).name for file in files)
 
 
 def change_text(files: tuple[str, ...]) -> str:
-    """Return the status message for a change of `files`."""
+    """Returns the status message for a change of `files`."""
     return f"{_names(files)} changed: reloading"

@@ -65,7 +65,7 @@ class GraphState:
     precisions: dict[str, NodePrecision] = field(default_factory=dict)
 
     def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
-        """Record that the request number `request` for `recipe` was sent: the last error of the same job is dropped."""
+        """Records that request number `request` for `recipe` was sent, and drops the last error of the same job."""
         self.newest_request = request
         self.problems.pop(job, None)
         if recipe != self.compiled_recipe:
@@ -73,19 +73,19 @@ class GraphState:
             self.board.begin("compiling")
 
     def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
-        """Record that the compilation of `recipe` is complete."""
+        """Records that the compilation of `recipe` is complete."""
         self.compiled_recipe, self.remarks, self.notes = recipe, frame.remarks, frame.notes
         self.compile_seconds, self.n_reused_stages = frame.seconds, frame.reused
         self.problems.pop("compile", None)
         self.board.finish(frame.stages)
 
     def record_run(self, recipe: Recipe | None, report: p.RunReport) -> None:
-        """Record a run of `recipe`. `previous_report` becomes the last report of another recipe."""
+        """Records a run of `recipe`. `previous_report` becomes the last report of another recipe."""
         if recipe != self.run_recipe:
             self.previous_report = self.report
         self.report, self.run_recipe, self.restored_run = report, recipe, None
         self.problems.pop("run", None)
 
     def record_comparison(self, recipe: Recipe, report: NumericsReport) -> None:
-        """Record a comparison of every node of `recipe` with the reference."""
+        """Records a comparison of every node of `recipe` with the reference."""
         self.comparison, self.node_numbers = NodeComparison(recipe, report), report.by_node()

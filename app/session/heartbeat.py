@@ -31,7 +31,7 @@ class HeartbeatTarget(Protocol):
     def handshake_done(self) -> bool: ...
 
     def ping(self) -> None:
-        """Send a ping, whose answer updates `last_data_time`."""
+        """Sends a ping, whose answer updates `last_data_time`."""
 
 
 class Heartbeat:
@@ -46,7 +46,7 @@ class Heartbeat:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, client: HeartbeatTarget) -> None:
-        """Monitor the engine of `client`, instead of the one monitored so far."""
+        """Monitors the engine of `client`, instead of the one monitored so far."""
         self.stop()
         self._task = asyncio.ensure_future(self._monitor(client))
 
@@ -56,7 +56,7 @@ class Heartbeat:
             self._task = None
 
     async def _monitor(self, client: HeartbeatTarget) -> None:
-        """Ping the engine when it is idle, and report its silence, until the task is cancelled."""
+        """Pings the engine when it is idle, and reports its silence, until the task is cancelled."""
         ping_time, reported_seconds, last_check = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(CHECK_SECONDS)

@@ -82,18 +82,22 @@ class LineCache:
         self._fetch = fetch
         self._search = search
         self._on_arrival = on_arrival
+        # A page is identified by the hash of its text and its number.
         self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
+        # The pages to fetch, the next one last.
         self._waiting: list[tuple[str, int]] = []
+        # The pages that `get` did not find, whose arrival is reported.
         self._missed: set[tuple[str, int]] = set()
+        # The pages that are being fetched.
         self._loading: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._line_counts: dict[str, int] = {}
         self._prefetch_lines = PREFETCH_LINES
 
     def get(self, text_hash: str, index: int) -> AnnotatedLine | None:
-        """Return line `index` (from 0) of a text, and prefetch the lines around it.
+        """Returns line `index` (from 0) of a text, and prefetches the lines around it.
 
-        If the line is not cached, return `None` and fetch it in the background. A line after the end is empty.
+        If the line is not cached, returns `None` and fetches it in the background. A line after the end is empty.
         """
         number, offset = divmod(index, PAGE_LINES)
         page = self._pages.get((text_hash, number))
@@ -105,7 +109,7 @@ class LineCache:
         return page[offset] if offset < len(page) else AnnotatedLine("")
 
     def _prefetch_around(self, text_hash: str, number: int, index: int) -> None:
-        """Prefetch the pages around line `index`, on page `number`, that scrolling may reach during a fetch.
+        """Prefetches the pages around line `index`, on page `number`, that scrolling may reach during a fetch.
 
         The nearest page is enqueued last, because the newest page is fetched first.
         """
@@ -115,11 +119,11 @@ class LineCache:
             self._enqueue((text_hash, other))
 
     def prefetch(self, text_hash: str, index: int) -> None:
-        """Fetch the page of line `index` in the background, unless it is cached."""
+        """Fetches the page of line `index` in the background, unless it is cached."""
         self._enqueue((text_hash, index // PAGE_LINES))
 
     async def load(self, text_hash: str, start: int, count: int) -> None:
-        """Wait until `count` lines from line `start` are cached. Raises `UnavailableError`."""
+        """Waits until `count` lines from line `start` are cached. Raises `UnavailableError`."""
         numbers = range(start // PAGE_LINES, (start + max(count, 1) - 1) // PAGE_LINES + 1)
         missing = [(text_hash, number) for number in numbers if (text_hash, number) not in self._pages]
         import asyncio  # imported late, because headless verbs import this module and need no event loop
@@ -127,23 +131,23 @@ class LineCache:
         await asyncio.gather(*map(self._fetch_page, missing))
 
     async def find(self, text_hash: str, pattern: str, regex: bool, ignore_case: bool) -> SearchResult:
-        """Search a whole text for a pattern. Raises `UnavailableError`."""
+        """Searches a whole text for a pattern. Raises `UnavailableError`."""
         if self._search is None:
             raise UnavailableError("this text cannot be searched")
         return await self._search(text_hash, pattern, regex, ignore_case)
 
     def add(self, lines: Lines) -> None:
-        """Cache `lines`, which must start at a multiple of `PAGE_LINES`: a page in the answer to another request."""
+        """Caches `lines`, which must start at a multiple of `PAGE_LINES`: a page in the answer to another request."""
         self._store((lines.text, lines.start // PAGE_LINES), lines)
 
     def clear(self) -> None:
-        """Drop all lines, because another engine has been started."""
+        """Drops all lines, because another engine has been started."""
         self._pages.clear()
         self._waiting.clear()
         self._missed.clear()
 
     def _enqueue(self, key: tuple[str, int]) -> None:
-        """Fetch the page `key` (text and page number) next, unless it is cached or being fetched."""
+        """Fetches the page `key` (text and page number) next, unless it is cached or being fetched."""
         if key in self._pages or key in self._loading:
             return
         if key in self._waiting:
@@ -157,7 +161,7 @@ class LineCache:
             task.add_done_callback(self._tasks.discard)
 
     async def _fetch_waiting(self) -> None:
-        """Fetch the waiting pages, the newest first."""
+        """Fetches the waiting pages, the newest first."""
         while self._waiting:
             key = self._waiting.pop()
             if key in self._pages or key in self._loading:
@@ -172,7 +176,7 @@ class LineCache:
                 self._on_arrival(key[0])
 
     async def _fetch_page(self, key: tuple[str, int]) -> None:
-        """Fetch a page and cache it. Sets how many lines are prefetched by the time that it took."""
+        """Fetches a page and caches it. The time that it takes decides how many lines are prefetched from now on."""
         text_hash, number = key
         self._loading.add(key)
         start_time = time.monotonic()
@@ -185,7 +189,7 @@ class LineCache:
         self._store(key, lines)
 
     def _store(self, key: tuple[str, int], lines: Lines) -> None:
-        """Store a page, and drop the oldest pages beyond `MAX_PAGES`."""
+        """Stores a page, and drops the oldest pages beyond `MAX_PAGES`."""
         self._pages[key] = _annotated_lines(lines)
         self._line_counts[lines.text] = lines.line_count
         self._pages.move_to_end(key)
@@ -196,7 +200,7 @@ class LineCache:
 
 
 def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
-    """Return the lines of a frame with the names of their nodes."""
+    """Returns the lines of a frame with the names of their nodes."""
     derived = frozenset(frame.derived)
     names = [(node_names(frame, nodes), node_names(frame, derived.intersection(nodes))) for nodes in frame.nodes]
     names += [((), ())] * (len(frame.lines) - len(names))
@@ -205,5 +209,5 @@ def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
 
 
 def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
-    """Return the nodes at these indices of a frame's names."""
+    """Returns the nodes at these indices of a frame's names."""
     return tuple(frame.names[index] for index in indices)

@@ -38,12 +38,12 @@ class LogFile:
         self._file: BinaryIO = self._open_file()
 
     def _open_file(self) -> BinaryIO:
-        """Open the file at the path to append to it. Raises `OSError`."""
+        """Opens the file at the path to append to it. Raises `OSError`."""
         # Readable only by the user, because errors quote lines of programs.
         return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def write(self, data: bytes) -> None:
-        """Append `data`. Data that cannot be written, for example on a full disk, is dropped."""
+        """Appends `data`. Data that cannot be written, for example on a full disk, is dropped."""
         with contextlib.suppress(OSError, ValueError):
             size = self._current_size()
             if size is not None and size + len(data) > self._max_bytes:
@@ -51,7 +51,7 @@ class LogFile:
             self._file.write(data)
 
     def _current_size(self) -> int | None:
-        """Return the size of the file in bytes; `None` for a device or another special file.
+        """Returns the size of the file in bytes; `None` for a device or another special file.
 
         If another process has rotated or deleted the file, this reopens the file at the path, or creates it.
         """
@@ -64,7 +64,7 @@ class LogFile:
         return status.st_size
 
     def _rotate(self) -> None:
-        """Rotate the file, unless another process has just done so, and start a new one."""
+        """Rotates the file, unless another process has just done so, and starts a new one."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
@@ -75,13 +75,13 @@ class LogFile:
         self._reopen()
 
     def _reopen(self) -> None:
-        """Open the file that is at the path now, instead of the open one. Raises `OSError`."""
+        """Opens the file that is at the path now, instead of the open one. Raises `OSError`."""
         reopened = self._open_file()
         self._file.close()
         self._file = reopened
 
     def _numbered(self, number: int) -> Path:
-        """Return the path of old file `number`, 1 for the newest."""
+        """Returns the path of old file `number`, 1 for the newest."""
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:

@@ -59,8 +59,8 @@ class PaneCallError(BuddyError):
 class PaneLine:
     """A line of a pane: texts with their roles, such as `text`, `dim`, `title`, `ok`, `warn`, `bad`, `bar`.
 
-    The theme decides the colour of a role. `node` is the `stable` name of the node that the line is about, if any: the
-    line is marked while the node is selected, and enter goes to it.
+    Each of `cells` is a tuple (text, role). The theme decides the colour of a role. `node` is the `stable` name of the
+    node that the line is about, if any: the line is marked while the node is selected, and enter goes to it.
     """
 
     cells: tuple[tuple[str, str], ...]
@@ -218,6 +218,8 @@ class PaneThread:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        # How long the current call has waited for the engine, without a wait that has not ended, and the start of that
+        # wait (0: the call does not wait). The pane's thread writes both, the event loop reads them.
         self._waited_seconds, self._waits_since = 0.0, 0.0
         self._thread = threading.Thread(target=self._serve, name="pane of a plug-in", daemon=True)
         self._thread.start()
@@ -293,7 +295,7 @@ class PaneThread:
 
 
 def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    """Set the answer of a call to its result or its error, unless it is settled."""
+    """Sets the answer of a call to its result or its error, unless it is set. Runs in the event loop."""
     if answer.done():
         return
     if error is not None:

@@ -21,24 +21,27 @@ class RemainingTimeEstimate:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._request = 0
+        # When the request, or its current part, was seen first, and how much of it was done then.
         self._start_time, self._start_share = 0.0, 0.0
+        # The last call of `record`, and what is done.
         self._update_time, self._share, self._is_share_known = 0.0, 0.0, False
 
     def record(self, request: int, done: float) -> None:
-        """Record that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
+        """Records that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
         now = self._clock()
         self._is_share_known = done >= 0
         share = done if self._is_share_known else self._share if request == self._request else 0.0
+        # A share that decreases belongs to another part of the work.
         if request != self._request or share < self._share:
             self._request, self._start_time, self._start_share = request, now, share
         self._update_time, self._share = now, share
 
     def seconds_since_update(self) -> float:
-        """Return the seconds since the last call of `record`."""
+        """Returns the seconds since the last call of `record`."""
         return self._clock() - self._update_time
 
     def seconds_left(self) -> float | None:
-        """Estimate the remaining seconds. Returns `None` if there is too little progress for an estimate."""
+        """Estimates the remaining seconds. Returns `None` if there is too little progress for an estimate."""
         seconds, share = self._update_time - self._start_time, self._share - self._start_share
         if not self._is_share_known or seconds < _MIN_ESTIMATE_SECONDS or share < _MIN_ESTIMATE_SHARE:
             return None
@@ -70,7 +73,7 @@ class PartTimes:
         self.running_part: Part | Literal[""] = ""
 
     def record(self, part: Part | Literal[""]) -> None:
-        """Record that `part` is running, as a `Progress` frame says. An empty `part` changes nothing.
+        """Records that `part` is running, as a `Progress` frame says. An empty `part` changes nothing.
 
         When the program is opened again, the earlier times are dropped: opening starts with "torch", or with "script"
         if torch was imported before.
@@ -83,7 +86,7 @@ class PartTimes:
         self.running_part, self._start_time = part, self._clock()
 
     def stop(self) -> None:
-        """Record that no part is running."""
+        """Records that no part is running."""
         if self.running_part:
             self._seconds[self.running_part] = self.seconds(self.running_part)
         self.running_part = ""
@@ -100,7 +103,7 @@ class PartTimes:
         return list(PART_DESCRIPTIONS).index(self.running_part) + 1
 
     def seconds(self, part: Part) -> float:
-        """Return the seconds that a part has taken so far; 0 if it has not started."""
+        """Returns the seconds that a part has taken so far; 0 if it has not started."""
         current = self._clock() - self._start_time if part == self.running_part else 0.0
         return self._seconds.get(part, 0.0) + current
 
@@ -113,7 +116,7 @@ class BusyPeriod:
         self._busy_since: float | None = None
 
     def update(self, is_busy: bool, min_seconds: float) -> bool:
-        """Record whether the workbench is busy. Returns whether this ends a busy period of at least `min_seconds`.
+        """Records whether the workbench is busy. Returns whether this ends a busy period of at least `min_seconds`.
 
         If `min_seconds` is 0, it always returns false.
         """
@@ -126,14 +129,14 @@ class BusyPeriod:
 
 
 def elapsed_text(seconds: float) -> str:
-    """Format an elapsed time as `for 12 s`; empty below `MIN_SHOWN_SECONDS`."""
+    """Formats an elapsed time as `for 12 s`; empty below `MIN_SHOWN_SECONDS`."""
     if seconds < MIN_SHOWN_SECONDS:
         return ""
     return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 
 
 def remaining_text(seconds: float | None) -> str:
-    """Format a remaining time as `about 40 s left`; empty if it is `None` or below one second."""
+    """Formats a remaining time as `about 40 s left`; empty if it is `None` or below one second."""
     if seconds is None or seconds < 1:
         return ""
     if seconds < 100:

@@ -18,7 +18,7 @@ class RecipeEditor:
         self._session = session
 
     def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> None:
-        """Make `recipe` the current one and compile it, unless it is the current one already.
+        """Makes `recipe` the current one and compiles it, unless it is the current one already.
 
         `title` describes the edit in messages and in the history. Edits in quick succession that have the same
         non-empty `merge_key` are undone together.
@@ -27,20 +27,20 @@ class RecipeEditor:
             self._report_and_compile(title)
 
     def undo(self) -> None:
-        """Undo the last edit and compile the recipe before it."""
+        """Undoes the last edit and compiles the recipe before it."""
         self._report_and_compile(f"undone: {self._session.workspace.undo()}")
 
     def redo(self) -> None:
-        """Redo the edit that was undone last, and compile its recipe."""
+        """Redoes the edit that was undone last, and compiles its recipe."""
         self._report_and_compile(f"redone: {self._session.workspace.redo()}")
 
     def undo_or_redo(self, steps: int) -> None:
-        """Redo `steps` edits, or undo them if the number is negative."""
+        """Redoes `steps` edits, or undoes them if the number is negative."""
         self._session.workspace.undo_or_redo(steps)
         self._report_and_compile(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
 
     def _report_and_compile(self, message: str) -> None:
-        """Compile the current recipe, and show `message`, or the error if the recipe could not be saved."""
+        """Compiles the current recipe, and shows `message`, or the error if the recipe could not be saved."""
         session, workspace = self._session, self._session.workspace
         session.say(workspace.problem or (f"{message} · {workspace.notice}" if workspace.notice else message))
         session.compile_edit()

@@ -36,19 +36,19 @@ class RemoteHost:
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:
-        """Return the command that starts an engine called `name` on the host, and connects to it."""
+        """Returns the command that starts an engine called `name` on the host, and connects to it."""
         return self._command("--keep", name, "--wait", f"{self.reconnect_seconds:g}")
 
     def reconnect_command(self, name: str) -> list[str]:
-        """Return the command that reconnects to the engine called `name`."""
+        """Returns the command that reconnects to the engine called `name`."""
         return self._command("--back", name)
 
     def stop_command(self, name: str) -> list[str]:
-        """Return the command that stops the engine called `name`, even if it is busy."""
+        """Returns the command that stops the engine called `name`, even if it is busy."""
         return self._command("--end", name)
 
     def _command(self, *words: str) -> list[str]:
-        """Return the ssh command that runs `buddy-tui engine` with `words` on the host."""
+        """Returns the ssh command that runs `buddy-tui engine` with `words` on the host."""
         # ssh uses the first value of an option, so the user's options come first. BatchMode disables prompts, which
         # the user cannot answer while the workbench is drawn.
         default_options = ("BatchMode=yes", "ConnectTimeout=15")
@@ -56,7 +56,7 @@ class RemoteHost:
         return [*self.ssh, "-T", *options, "--", self.host, shlex.join([self.program, "engine", *words])]
 
     def explain_exit(self, code: int, stderr: str) -> tuple[str, bool]:
-        """Return the cause of ssh's exit with `code` and what to do, and whether a new attempt would fail too."""
+        """Returns the cause of ssh's exit with `code` and what to do, and whether a new attempt would fail too."""
         if code == EXIT_UNANSWERED:
             return f"the engine on {self.host} does not answer", False
         for phrase, problem, todo in _SSH_ERRORS:
@@ -69,7 +69,7 @@ class RemoteHost:
 
 
 def check_host(text: str) -> str:
-    """Return `text` if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
+    """Returns `text` if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
 
     ssh inserts the name into the shell commands of `ProxyCommand` and `Match exec`, and older versions do not check it.
     So shell metacharacters and parts that start with a dash are rejected.

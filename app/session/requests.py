@@ -31,14 +31,14 @@ class Requester:
     async def request(
         self, frame: Request[Answer], on_frame: Callable[[Any], object] = lambda _frame: None, failed: str = ""
     ) -> Answer | None:
-        """Send a request and return its answer, or `None` if it failed.
+        """Sends a request and returns its answer, or `None` if it failed.
 
         The parameters are those of `Session.request` and `await_answer`.
         """
         return await self.await_answer(self._session.request(frame, on_frame), failed)
 
     async def await_answer(self, request: Awaitable[Answer], failed: str = "", stopped: str = "") -> Answer | None:
-        """Await a request that was sent. Returns its answer, or `None` if it failed.
+        """Awaits a request that was sent. Returns its answer, or `None` if it failed.
 
         A failure is shown as "`failed`: reason", or as the reason alone if `failed` is empty. If `stopped` is not
         empty, it is shown instead when the request was cancelled.

@@ -64,7 +64,7 @@ class Session:
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        # The files of a remote engine are on another machine: its dumps are recognised when they have been opened.
+        # The files of another engine may be on another machine: its dumps are recognised when they have been opened.
         self.state.opens_dump = location is None and is_dump(Path(directory, workspace.source))
         self.cache = LineCache(self._fetch_lines, lambda _hash: self.notify(frozenset({"lines"})), self._search_text)
         self.notify = notify
@@ -81,13 +81,16 @@ class Session:
         self.reopens_saved_graphs = False
         self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
-        self._opened_with: Frontend = "dynamo"
+        # The frontend with which the program was opened last.
+        self._opened_frontend: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
+        # When the last engines were started, by `time.monotonic`.
         self._start_times: list[float] = []
         self._restart_requested = asyncio.Event()
+        # Set while an edit waits to be compiled together with later ones; see `compile_edit`.
         self._compile_timer: asyncio.TimerHandle | None = None
         self._last_compile_time = 0.0
         self._failed_permanently = False
@@ -116,7 +119,7 @@ class Session:
     # ---- starting and ending -------------------------------------------------------------------------------------
 
     async def keep_running(self) -> None:
-        """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
+        """Keeps an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
         while not self._closing:
             self._start_times = [*self._start_times[-MAX_RESTARTS:], time.monotonic()]
             await self._run_engine()
@@ -124,13 +127,13 @@ class Session:
             self._restart_requested.clear()
 
     async def _wait_for_restart(self) -> None:
-        """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
+        """Waits for the user to restart the engine if it exits repeatedly or cannot start."""
         if self._needs_user and not self._restart_requested.is_set() and not self._closing:
             self.notify(STATE_TOPICS)
             await self._restart_requested.wait()
 
     async def _run_engine(self) -> None:
-        """Start an engine, open the program, and handle the frames of the engine until it exits."""
+        """Starts an engine, opens the program, and handles the frames of the engine until it exits."""
         from buddy.app.session.client import EngineClient, EngineError
 
         client = self._client = EngineClient(
@@ -155,7 +158,7 @@ class Session:
             await self._close_client(client)
 
     def _report_exit(self, reason: str) -> None:
-        """Report an exit that the user did not request."""
+        """Reports an exit that the user did not request."""
         if self._closing:
             return
         if self._restart_requested.is_set():
@@ -171,7 +174,7 @@ class Session:
         self.notify(STATE_TOPICS)
 
     def _reset_state(self) -> None:
-        """Reset the state for another engine. The current one may still be exiting."""
+        """Resets the state for another engine. The current one may still be exiting."""
         self.state.record_restart()
         self.cache.clear()
         self.notify(STATE_TOPICS)
@@ -189,8 +192,8 @@ class Session:
         )
 
     def _initialize(self, client: EngineClient) -> None:
-        """Request presets, passes and ops, and open the program."""
-        _post(client, p.ListPresets(client.new_request_id(), self.directory, self.workspace.plugins))
+        """Requests presets, passes and ops, and opens the program."""
+        _send_if_running(client, p.ListPresets(client.new_request_id(), self.directory, self.workspace.plugins))
         self.state.captured = False
         self.state.record_start("open", self._open(client))
         self._request_catalogues(client)
@@ -199,27 +202,27 @@ class Session:
         self.notify(STATE_TOPICS)
 
     def _request_catalogues(self, client: EngineClient) -> None:
-        """Request the lists of passes and ops, which plug-ins may extend."""
+        """Requests the lists of passes and ops, which plug-ins may extend."""
         for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
+            _send_if_running(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
-        """Request to open the program. Returns the number of the request."""
+        """Requests to open the program. Returns the number of the request."""
         request, workspace = client.new_request_id(), self.workspace
         frontend = workspace.recipe.frontend if workspace.is_loaded else self.overrides.get("frontend", "dynamo")
-        self._opened_with = frontend
+        self._opened_frontend = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
             request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted,
             self.reopens_saved_graphs, self.follows_file,
         )  # fmt: skip
-        _post(client, frame)
+        _send_if_running(client, frame)
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
 
     def toggle_watching(self) -> None:
-        """Start or stop reloading the program when its files change."""
+        """Starts or stops reloading the program when its files change."""
         self.watching = not self.watching
         if not self.watching:
             self._watcher.stop()
@@ -227,12 +230,12 @@ class Session:
             self._watcher.start(self._client)
 
     def reload(self, files: tuple[str, ...]) -> None:
-        """Open the program again after `files` changed. Until it is captured, the current results are shown."""
+        """Opens the program again after `files` changed. Until it is captured, the current results are shown."""
         client, workspace = self._client, self.workspace
         if client is None or self.state.engine != "ready":
             return
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
-            _post(client, p.Cancel(request))
+            _send_if_running(client, p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
             # Drop the hashes of the contents: they are those before the change.
             workspace.plugins = tuple(PluginFile(plugin.path, passes=plugin.passes) for plugin in workspace.plugins)
@@ -241,18 +244,18 @@ class Session:
         self._reopen(client)
 
     def capture_with_shapes(self, shapes: tuple[str, ...]) -> None:
-        """Capture the program again with other argument shapes; an empty tuple restores those of the file."""
+        """Captures the program again with other argument shapes; an empty tuple restores those of the file."""
         self.shapes = shapes
         if self._client is not None and self.state.engine == "ready":
             self._reopen(self._client)
 
     def _reopen(self, client: EngineClient) -> None:
-        """Open the program again. The results stay, but are outdated."""
+        """Opens the program again. The results stay, but are outdated."""
         self.state.record_reload(self._open(client))
         self.notify(STATE_TOPICS)
 
     def _handle_connection(self, error: str) -> None:
-        """Handle a lost connection to a remote engine; with an empty `error`, a restored one.
+        """Handles a lost connection to a remote engine; with an empty `error`, a restored one.
 
         Requests stay valid: they are answered after the reconnect.
         """
@@ -261,17 +264,17 @@ class Session:
         self.notify(STATUS)
 
     def _handle_silence(self, seconds: int) -> None:
-        """Show for how many seconds the engine has not answered; 0 if it answers again. Only the user kills it."""
+        """Shows for how many seconds the engine has not answered; 0 if it answers again. Only the user kills it."""
         self.state.silent_seconds = seconds
         self.notify(STATUS)
 
     def reconnect(self) -> None:
-        """Reconnect to the engine at once."""
+        """Reconnects to the engine at once."""
         if self._client is not None:
             self._client.reconnect_now()
 
     def start_over(self) -> None:
-        """Replace the engine, and run the script again. An engine that does not answer is killed."""
+        """Replaces the engine, and runs the script again. An engine that does not answer is killed."""
         self._start_times.clear()
         self._restart_requested.set()
         if self._client is not None and self.state.silent_seconds:
@@ -281,17 +284,17 @@ class Session:
             self._reset_state()
 
     async def close(self) -> None:
-        """Stop the engine. Returns when its process has exited."""
+        """Stops the engine. Returns when its process has exited."""
         self._closing = True
         if self._client is not None:
             await self._close_client(self._client)
 
     async def _close_client(self, client: EngineClient) -> None:
-        """Close a client completely, even if the caller is cancelled."""
+        """Closes a client completely, even if the caller is cancelled."""
         await asyncio.shield(self._start_closing(client))
 
     def _start_closing(self, client: EngineClient) -> asyncio.Future[None]:
-        """Start to close a client, unless it is being closed. Returns the task."""
+        """Starts to close a client, unless it is being closed. Returns the task."""
         if client not in self._closing_tasks:
             self._closing_tasks = {client: asyncio.ensure_future(client.close())}
         return self._closing_tasks[client]
@@ -299,7 +302,7 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
-        """Apply a frame that no request waits for to the state, and update the workspace and the panes after it."""
+        """Applies a frame that no request waits for to the state, and update the workspace and the panes after it."""
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None
@@ -327,7 +330,7 @@ class Session:
             self.notify(topics)
 
     def _record_files(self, files: Sequence[str]) -> None:
-        """Record the current states of the program's files, to detect later changes.
+        """Records the current states of the program's files, to detect later changes.
 
         Ignores files of a remote engine, whose paths may name other files on this machine, and a followed log, which
         the engine watches.
@@ -335,7 +338,7 @@ class Session:
         self.file_states.record(() if self.is_remote or self.follows_file else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
-        """Load the saved recipes, unless they are loaded. Open the program again if they need another frontend."""
+        """Loads the saved recipes, unless they are loaded. Opens the program again if they need another frontend."""
         if not self.workspace.is_loaded and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.load(default.recipe)
@@ -344,7 +347,7 @@ class Session:
                 self._reopen(self._client)
 
     def _apply_overrides(self, presets: Sequence[p.Preset]) -> None:
-        """Apply the command line's fields to the recipe, as an edit that can be undone."""
+        """Applies the command line's fields to the recipe, as an edit that can be undone."""
         if not self.overrides:
             return
         values = " ".join(str(value) for value in self.overrides.values())
@@ -356,7 +359,7 @@ class Session:
             self.workspace.edit(recipe, f"command line: {values}")
 
     def _show_saved_graph(self) -> None:
-        """Show the graph that was shown last, or the first graph if it no longer exists."""
+        """Shows the graph that was shown last, or the first graph if it no longer exists."""
         if self.state.captured and self.workspace.graph >= len(self.state.graphs):
             self.workspace.show_graph(0)
         self.state.graph = self.workspace.graph
@@ -364,7 +367,7 @@ class Session:
     # ---- user actions --------------------------------------------------------------------------------------------
 
     def show_graph(self, graph: int) -> None:
-        """Show another graph of the program, and compile it unless its recipe is compiled or being compiled."""
+        """Shows another graph of the program, and compiles it unless its recipe is compiled or being compiled."""
         if self._compile_timer is not None:
             # An edit of the previous graph waits: compile it now.
             self._compile_timer.cancel()
@@ -376,13 +379,13 @@ class Session:
         self.notify(STATE_TOPICS)
 
     def run_all(self) -> None:
-        """Run every graph of the program, each with its own recipe."""
+        """Runs every graph of the program, each with its own recipe."""
         if self._can_compile:
             for graph in range(len(self.state.graphs)):
-                self._send("run", self.workspace.recipe_of(graph))
+                self._request_job("run", self.workspace.recipe_of(graph))
 
     def compile_edit(self) -> None:
-        """Compile the edited recipe, at most once in `COALESCE_SECONDS`. Opens the program again if necessary."""
+        """Compiles the edited recipe, at most once in `COALESCE_SECONDS`. Opens the program again if necessary."""
         if self._compile_timer is not None:
             self._compile_timer.cancel()
         if self._client is not None and self._needs_reopening and self.state.engine == "ready":
@@ -402,21 +405,22 @@ class Session:
         if the program could not be opened.
         """
         frontend, has_failed = self.workspace.recipe.frontend, "open" in self.state.problems
-        return frontend != self._opened_with and (has_failed or (frontend, self._opened_with) != ("dynamo", TORCH_MLIR))
+        is_captured_by_dynamo = (frontend, self._opened_frontend) == ("dynamo", TORCH_MLIR)
+        return frontend != self._opened_frontend and (has_failed or not is_captured_by_dynamo)
 
     def compile_current(self) -> None:
-        """Compile the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
+        """Compiles the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
         self._compile_timer = None
         if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
             if self._can_compile:
-                self._send("run", self.workspace.recipe)
+                self._request_job("run", self.workspace.recipe)
         elif self._can_compile:
-            self._send("compile", self.workspace.recipe)
+            self._request_job("compile", self.workspace.recipe)
 
     def run(self) -> None:
-        """Run the current recipe, also by the other `runtimes`, which automatic runs after edits leave out."""
+        """Runs the current recipe, also by the other `runtimes`, which automatic runs after edits leave out."""
         if self._can_compile:
-            self._send("run", self.workspace.recipe, self.runtimes)
+            self._request_job("run", self.workspace.recipe, self.runtimes)
 
     @property
     def _can_compile(self) -> bool:
@@ -428,8 +432,8 @@ class Session:
             and self.state.engine == "ready"
         )
 
-    def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
-        """Request to compile or run `recipe`.
+    def _request_job(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
+        """Requests to compile or run `recipe`.
 
         `runtimes` are other runtimes for a run, besides this compiler and eager.
         """
@@ -449,24 +453,24 @@ class Session:
             runtimes=runtimes,
             mark=self.mark,
         )
-        _post(client, run if job == "run" else p.Compile(request, recipe))
+        _send_if_running(client, run if job == "run" else p.Compile(request, recipe))
         self.notify(STATE_TOPICS)
 
     def cancel(self) -> None:
-        """Cancel all running requests."""
+        """Cancels all running requests."""
         if self._client is not None:
-            _post(self._client, p.Cancel(0))
+            _send_if_running(self._client, p.Cancel(0))
             self.notify(STATUS)
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
     def add_extracted_graph(self, extracted: p.Extracted, recipe: Recipe) -> None:
-        """Add an extracted graph, which is compiled by `recipe`, to the graphs of the program."""
+        """Adds an extracted graph, which is compiled by `recipe`, to the graphs of the program."""
         self.state.add_extracted_graph(extracted)
         self.workspace.add_graph(recipe)
 
     async def request(self, frame: p.Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
-        """Number a request, send it, and return the answer; `on_frame` is called with each frame before the answer.
+        """Numbers a request, sends it, and returns the answer; `on_frame` is called with each frame before the answer.
 
         Raises `UnavailableError` if there is no answer, like all methods below.
         """
@@ -486,34 +490,34 @@ class Session:
         return await self.request(p.Search(0, text_hash, pattern, regex, ignore_case))
 
     async def fetch_text(self, text_hash: str) -> str:
-        """Return a whole text."""
+        """Returns a whole text."""
         return (await self.request(p.FetchText(0, text_hash))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
-        """Return the Python file `path` that nodes of the graph on the screen come from, as it was when captured."""
+        """Returns the Python file `path` that nodes of the graph on the screen come from, as it was when captured."""
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 
     async def find_main_line(self, text_hash: str, node: str, fallback_nodes: tuple[str, ...] = ()) -> int:
-        """Return the number (from 0) of the line that represents `node` in a text, and cache the lines around it.
+        """Returns the number (from 0) of the line that represents `node` in a text, and caches the lines around it.
 
-        Without such a line, return that of the first of `fallback_nodes` that has one, or -1.
+        Without such a line, returns that of the first of `fallback_nodes` that has one, or -1.
         """
         frame = p.FindMainLine(0, text_hash, node, PAGE_LINES, PREFETCH_LINES, fallback_nodes)
         answer = await self.request(frame, self.cache.add)
         return answer.lines[0] if answer.lines else -1
 
     async def compile_for_comparison(self, recipe: Recipe, on_frame: FrameCallback = lambda _frame: None) -> p.Compiled:
-        """Compile a recipe without showing it; `on_frame` is called with each frame before the answer."""
+        """Compiles a recipe without showing it; `on_frame` is called with each frame before the answer."""
         return await self.request(p.Compile(0, recipe, for_comparison=True), on_frame)
 
     async def run_for_comparison(self, recipe: Recipe) -> p.RunReport:
-        """Run a recipe without showing it."""
+        """Runs a recipe without showing it."""
         frame = p.Run(0, recipe, for_comparison=True, inputs=self.inputs, equal_nan=self.equal_nan)
         return (await self.request(frame)).report
 
     async def run_with_values(self, recipe: Recipe) -> p.Ran:
-        """Run a recipe once without showing it.
+        """Runs a recipe once without showing it.
 
         The answer contains the inputs and outputs as the content of a `.npz`.
         """
@@ -521,7 +525,7 @@ class Session:
         return await self.request(frame)
 
     async def compare_nodes(self, recipe: Recipe, reference: Reference, on_frame: FrameCallback) -> NumericsReport:
-        """Compare every node of `recipe` with the reference, and record the report, which the graph table shows.
+        """Compares every node of `recipe` with the reference, and records the report, which the graph table shows.
 
         `on_frame` is called with the progress.
         """
@@ -533,16 +537,16 @@ class Session:
         return report
 
     async def profile(self, recipe: Recipe, on_frame: FrameCallback) -> p.ProfileReport:
-        """Profile a recipe without showing it; `on_frame` is called with the progress."""
+        """Profiles a recipe without showing it; `on_frame` is called with the progress."""
         return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), on_frame)).report
 
     def display_path(self, path: str) -> str:
-        """Return a path on the engine's machine relative to `directory` if the file is in it, or else unchanged."""
+        """Returns a path on the engine's machine relative to `directory` if the file is in it, or else unchanged."""
         return path.removeprefix(f"{self.directory.rstrip('/')}/") if self.directory else path
 
 
-def _post(client: EngineClient, frame: p.Frame) -> None:
-    """Send a frame. If the engine has just exited, do nothing, because the exit is reported separately."""
+def _send_if_running(client: EngineClient, frame: p.Frame) -> None:
+    """Sends a frame. If the engine has just exited, does nothing, because the exit is reported separately."""
     from buddy.app.session.client import EngineError
 
     with contextlib.suppress(EngineError):

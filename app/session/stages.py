@@ -47,7 +47,7 @@ class StagePosition(NamedTuple):
 
 
 def key_stages(stages: Iterable[Stage]) -> list[tuple[StageKey, Stage]]:
-    """Pair each stage with its key, which stays the same if passes with other names are inserted, removed or moved."""
+    """Pairs each stage with its key, which stays the same if passes with other names are inserted, removed or moved."""
     counts: Counter[str] = Counter()
     pairs = []
     for stage in stages:
@@ -57,7 +57,7 @@ def key_stages(stages: Iterable[Stage]) -> list[tuple[StageKey, Stage]]:
 
 
 def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[Stage | None, Stage | None]]:
-    """Pair the stages of two compilations: those of the same pass in the same phase. Returns the pairs in order.
+    """Pairs the stages of two compilations: those of the same pass in the same phase. Returns the pairs in order.
 
     If a pass runs several times in a phase, the runs between the same neighbouring passes are paired. A stage that only
     one compilation has is paired with `None`.
@@ -67,41 +67,45 @@ def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[
     only_after: list[Stage] = []
     matcher = SequenceMatcher(None, names_before, names_after, autojunk=False)
     for operation, i, i_end, j, j_end in matcher.get_opcodes():
+        old_stages, new_stages = before[i:i_end], after[j:j_end]
         if operation == "equal":
-            pairs += zip(before[i:i_end], after[j:j_end], strict=True)
+            pairs += zip(old_stages, new_stages, strict=True)
         else:
-            pairs += [(stage, None) for stage in before[i:i_end]] + [(None, stage) for stage in after[j:j_end]]
-            only_after += after[j:j_end]
+            pairs += [(stage, None) for stage in old_stages] + [(None, stage) for stage in new_stages]
+            only_after += new_stages
     return _pair_moved_stages(pairs, only_after)
 
 
 def _pair_moved_stages(
     pairs: Sequence[tuple[Stage | None, Stage | None]], only_after: Sequence[Stage]
 ) -> list[tuple[Stage | None, Stage | None]]:
-    """Pair the stages of passes that were moved, each of which has two entries in `pairs`: (stage, `None`) at its old
-    position, and (`None`, stage) at its new one. Returns the pairs with one entry for each, at the old position.
+    """Returns `pairs` with one entry for each stage whose pass was moved, at its old position.
 
+    In `pairs`, such a stage has two entries: (stage, `None`) at its old position, and (`None`, stage) at its new one.
     `only_after` are the stages of the entries (`None`, stage).
     """
     completed: list[tuple[Stage | None, Stage | None]] = []
     unpaired = list(only_after)
     for before, after in pairs:
         if before is not None and after is None:
-            name = before.name, before.phase
-            after = next((stage for stage in unpaired if (stage.name, stage.phase) == name), None)
+            name_and_phase = before.name, before.phase
+            after = next((stage for stage in unpaired if (stage.name, stage.phase) == name_and_phase), None)
             unpaired = [stage for stage in unpaired if stage is not after]
         completed.append((before, after))
-    return [(a, b) for a, b in completed if a is not None or any(b is stage for stage in unpaired)]
+    return [
+        (before, after)
+        for before, after in completed
+        if before is not None or any(after is stage for stage in unpaired)
+    ]
 
 
 def find_counterpart(stage: Stage, stages: Sequence[Stage], others: Sequence[Stage]) -> Stage | None:
-    """Return the stage in `others` that `align_stages` pairs with `stage`, one of `stages`, or `None`."""
+    """Returns the stage in `others` that `align_stages` pairs with `stage`, one of `stages`, or `None`."""
     return next((other for own, other in align_stages(stages, others) if own is stage), None)
 
 
 class StageBoard:
-    """Collects the stages of a graph: those of the current compilation, and those of the last one that it has not
-    replaced yet.
+    """Collects the stages of a graph: those of the current compilation, then those of the last one not replaced yet.
 
     `_complete` and `_previous_complete` are the stages of the last two complete compilations with different texts.
     """
@@ -118,28 +122,28 @@ class StageBoard:
         self._rows: list[StageRow] | None = None
 
     def begin(self, reason: str) -> None:
-        """Start a compilation. The current stages are outdated for `reason` until they are replaced."""
+        """Starts a compilation. The current stages are outdated for `reason` until they are replaced."""
         self._outdated = [row.stage for row in self.rows() if row.stage.state != "failed"]
         self._current, self._reason, self._is_compiling = [], reason, True
         self._rows = None
         self._last_stage_time = time.monotonic()
 
     def add(self, stage: Stage) -> None:
-        """Add a stage of the running compilation. Without a running compilation, ignore it."""
+        """Adds a stage of the running compilation. Without a running compilation, ignores it."""
         if self._is_compiling:
             self._current.append(stage)
             self._rows = None
             self._last_stage_time = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
-        """End the compilation with all its `stages`."""
+        """Ends the compilation with all its `stages`."""
         if [stage.text for stage in stages] != [stage.text for stage in self._complete]:
             self._previous_complete, self._complete = self._complete, list(stages)
         self._current, self._outdated, self._is_compiling = list(stages), [], False
         self._rows = None
 
     def seconds_left(self) -> float | None:
-        """Estimate the remaining seconds of the compilation: the time that its outdated stages took before.
+        """Estimates the remaining seconds of the compilation: the time that its outdated stages took before.
 
         Returns `None` if no compilation is running, or no stage is outdated.
         """
@@ -151,7 +155,7 @@ class StageBoard:
         return max(0.0, sum(milliseconds) / 1e3 - (time.monotonic() - self._last_stage_time))
 
     def stage_before_edit(self, key: StageKey) -> Stage | None:
-        """Return the counterpart of the stage with the key `key` in the compilation before the last edit.
+        """Returns the counterpart of the stage with the key `key` in the compilation before the last edit.
 
         This is the last complete compilation whose texts differ from the current ones. Returns `None` without one.
         """
@@ -165,11 +169,13 @@ class StageBoard:
         return bool(self._compilation_before_edit())
 
     def _compilation_before_edit(self) -> Sequence[Stage]:
+        """Returns the stages of the last complete compilation whose texts differ from those of the current stages."""
+        # While the current stages are those of the last complete compilation, the edit was made before that one.
         is_complete = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
         return self._previous_complete if is_complete else self._complete
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
-        """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`.
+        """Ends the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`.
 
         Without a running compilation, all stages become outdated.
         """
@@ -186,16 +192,16 @@ class StageBoard:
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
-        """Return the current stages, then the outdated stages that come after them in the pipeline.
+        """Returns the current stages, then the outdated stages that come after them in the pipeline.
 
-        Do not modify the list.
+        Callers must not modify the list.
         """
         if self._rows is None:
             self._rows = self._make_rows()
         return self._rows
 
     def _make_rows(self) -> list[StageRow]:
-        """Return the current stages, and the outdated ones after the last one that was replaced."""
+        """Returns the current stages, and the outdated ones after the last one that was replaced."""
         current = key_stages(self._current)
         current_keys = {key for key, _ in current}
         outdated = key_stages(self._outdated)
@@ -207,11 +213,11 @@ class StageBoard:
 
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
-    """Return the phase of row `index`. For a row without a phase, return that of the closest earlier row, or ""."""
+    """Returns the phase of row `index`. For a row without a phase, returns that of the closest earlier row, or ""."""
     return next((phase for earlier in range(index, -1, -1) if (phase := rows[earlier].stage.phase)), "")
 
 
 def stage_file_name(stage: Stage) -> str:
-    """Return the name of the stage's file, such as `07-canonicalize.mlir`. Names sort in the order of the stages."""
+    """Returns the name of the stage's file, such as `07-canonicalize.mlir`. Names sort in the order of the stages."""
     failed_mark = ".failed" * (stage.state == "failed")
     return f"{stage.index:02}-{stage.name}{failed_mark}{LANGUAGES[stage.language].suffix}"

@@ -26,7 +26,7 @@ MAX_CACHED_FORMS = 32
 
 
 def keep_newest(items: dict[ItemKey, Item] | list[Item], limit: int) -> None:
-    """Delete the first of `items`, which are in the order of insertion, until at most `limit` are left."""
+    """Deletes the first of `items`, which are in the order of insertion, until at most `limit` are left."""
     excess = len(items) - limit
     if excess <= 0:
         return
@@ -95,13 +95,15 @@ class State:
     part_times: PartTimes = field(default_factory=PartTimes)
     opens_dump: bool = False
     _open_problem: p.Diagnostic | None = None
+    # The estimate of the remaining time of the request that `progress` is from.
     _remaining: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
+    # The recipes of the running requests that compile or run, and the inputs of those that run, by number.
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
     def graph_state_of(self, graph: int) -> GraphState:
-        """Return the state of graph number `graph`, which is created if necessary."""
+        """Returns the state of graph number `graph`, which is created if necessary."""
         return self._graph_states.setdefault(graph, GraphState())
 
     @property
@@ -158,12 +160,9 @@ class State:
 
     @property
     def problems(self) -> dict[Job, p.Diagnostic]:
-        """The problems of the program and of the graph on the screen."""
-        return (
-            {"open": self._open_problem, **self.graph_state.problems}
-            if self._open_problem
-            else self.graph_state.problems
-        )
+        """The problems of the program and of the graph on the screen, by the job that failed."""
+        problems = self.graph_state.problems
+        return {"open": self._open_problem, **problems} if self._open_problem else problems
 
     @property
     def info(self) -> p.GraphInfo | None:
@@ -199,11 +198,11 @@ class State:
         return self._remaining.seconds_since_update() if self.progress is not None else 0.0
 
     def running_jobs(self, graph: int) -> set[Job]:
-        """Return the kinds of jobs, "compile" or "run", that are running for graph number `graph`."""
+        """Returns the kinds of jobs, "compile" or "run", that are running for graph number `graph`."""
         return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
 
     def phases(self, recipe: Recipe) -> tuple[tuple[str, str], ...]:
-        """Return the phases of a recipe's preset and backend, as `(name, language)` in order.
+        """Returns the phases of a recipe's preset and backend, as `(name, language)` in order.
 
         A backend that runs no passes replaces the preset's phases: those after the captured graph, or if it takes MLIR,
         those after the first phase in MLIR.
@@ -212,13 +211,14 @@ class State:
         if recipe.runs_passes:
             return phases if recipe.backend == NATIVE else self._with_backend_phases(phases, recipe.backend)
         added = p.PHASES_OF_COMPILERS[recipe.backend]
-        if added[0][1] != "mlir":
+        _, first_language = added[0]
+        if first_language != "mlir":
             return (*phases[:1], *added)
         first_mlir = next((index for index, (_, language) in enumerate(phases) if language == "mlir"), len(phases))
         return (*phases[: first_mlir + 1], *added)
 
     def _with_backend_phases(self, phases: tuple[tuple[str, str], ...], backend: str) -> tuple[tuple[str, str], ...]:
-        """Return the phases up to the LLVM dialect, then those of a plug-in's backend.
+        """Returns the phases up to the LLVM dialect, then those of a plug-in's backend.
 
         A phase of the backend has the language of the preset's phase with that name, otherwise LLVM IR.
         """
@@ -232,7 +232,7 @@ class State:
     def record_start(
         self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS
     ) -> None:
-        """Record that request number `request` was sent. `recipe` is `None` for "open"; `inputs` are those of a run."""
+        """Records that request number `request` was sent. `recipe` is `None` for "open"; `inputs` are of a run."""
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
@@ -242,22 +242,22 @@ class State:
             self.graph_state_of(recipe.graph).record_start(job, request, recipe)
 
     def record_reload(self, request: int) -> None:
-        """Record that request `request` opens the program again, so the results of runs are outdated."""
+        """Records that request `request` opens the program again, so the results of runs are outdated."""
         self.record_start("open", request)
         for graph_state in self._graph_states.values():
             graph_state.run_recipe = None
 
     def record_engine_exit(self, reason: p.Diagnostic) -> None:
-        """Record that the engine has exited, which ends its requests. `reason` is added to the log."""
+        """Records that the engine has exited, which ends its requests. `reason` is added to the log."""
         self._reset_requests("lost")
         self.add_to_log(reason)
 
     def record_restart(self) -> None:
-        """Record that another engine replaces this one. Its request numbers start again."""
+        """Records that another engine replaces this one. Its request numbers start again."""
         self._reset_requests("starting")
 
     def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
-        """End all requests, and mark the results of every graph as outdated."""
+        """Ends all requests, and marks the results of every graph as outdated."""
         self.engine, self.connection_error, self.silent_seconds, self.progress = engine, "", 0, None
         self.opening_cancelled, self.restored_at = False, 0.0
         for by_request in (self.jobs, self._recipes, self._inputs):
@@ -266,7 +266,7 @@ class State:
         self._mark_outdated("the engine exited")
 
     def record_profile(self, recipe: Recipe, report: p.ProfileReport) -> None:
-        """Record a profile of `recipe`, and the times of the nodes that multiplied in f32.
+        """Records a profile of `recipe`, and the times of the nodes that multiplied in f32.
 
         A node that was fused into another one has no time of its own.
         """
@@ -277,23 +277,23 @@ class State:
                 graph_state.f32_seconds[node.node] = node.seconds
 
     def record_precisions(self, graph: int, nodes: Iterable[NodePrecision]) -> None:
-        """Record the result of a search for precisions in graph number `graph`: its `nodes` are matrix products."""
+        """Records the result of a search for precisions in graph number `graph`: its `nodes` are matrix products."""
         self.graph_state_of(graph).precisions = {node.node: node for node in nodes}
 
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
-        """Apply a frame. Returns the topics that have changed."""
+        """Applies a frame. Returns the topics that have changed."""
         handler = _HANDLERS.get(type(frame))
         return handler(self, frame) if handler else frozenset()
 
     def add_extracted_graph(self, frame: p.Extracted) -> None:
-        """Add an extracted graph, unless it exists. It replaces the graphs from its number on."""
+        """Adds an extracted graph, unless it exists. It replaces the graphs from its number on."""
         if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
             return
         self.graphs = (*self.graphs[: frame.graph], frame.info)
         self._graph_states.pop(frame.graph, None)
 
     def record_end(self, request: int) -> None:
-        """Record that a request has its final answer. This ends the times of its parts if no other request is running.
+        """Records that a request has its final answer. This ends the times of its parts if no other request is running.
 
         The times of an "open" request go on, because a compilation follows.
         """
@@ -334,9 +334,9 @@ class State:
         return frozenset({"outputs"})
 
     def _apply_captured(self, frame: p.Captured) -> frozenset[Topic]:
-        """Show the captured graphs.
+        """Shows the captured graphs.
 
-        If they differ from those before, drop their profiles and the recipes of their runs.
+        If they differ from those before, drops their profiles and the recipes of their runs.
         """
         if frame.graphs != self.graphs:
             for graph_state in self._graph_states.values():
@@ -353,7 +353,7 @@ class State:
         return STATE_TOPICS
 
     def restore_report(self, graph: int) -> None:
-        """Show the last run of `graph` in an earlier session as an outdated one, unless it has been run since."""
+        """Shows the last run of `graph` in an earlier session as an outdated one, unless it has been run since."""
         graph_state = self.graph_state_of(graph)
         last = next((run for run in reversed(self.runs) if run.recipe.graph == graph), None)
         if graph_state.report is None and last is not None:
@@ -363,7 +363,7 @@ class State:
         graph_state = self._state_if_same_recipe(frame.request)
         if graph_state is None:
             return frozenset()
-        graph_state.assignments = {entry.node: entry for entry in frame.assignments}
+        graph_state.assignments = {assignment.node: assignment for assignment in frame.assignments}
         return frozenset({"graph"})
 
     def _apply_stage(self, frame: p.StageDone) -> frozenset[Topic]:
@@ -395,12 +395,12 @@ class State:
         return frozenset({"outputs", "status"})
 
     def add_to_log(self, diagnostic: p.Diagnostic) -> None:
-        """Add `diagnostic` to the log, which keeps the newest entries."""
+        """Adds `diagnostic` to the log, which keeps the newest entries."""
         self.log.append(diagnostic)
         keep_newest(self.log, MAX_LOG_ENTRIES)
 
     def _apply_failed(self, frame: p.Failed) -> frozenset[Topic]:
-        """Record the failure of a request: as the problem of the program or of its graph, and in the log."""
+        """Records the failure of a request: as the problem of the program or of its graph, and in the log."""
         job, recipe = self.jobs.get(frame.request), self._recipes.get(frame.request)
         graph_state = self._state_if_newest(frame.request)
         self.record_end(frame.request)
@@ -423,13 +423,13 @@ class State:
         return STATE_TOPICS
 
     def _mark_outdated(self, reason: str) -> None:
-        """Mark the results of every graph as outdated. They stay on the screen."""
+        """Marks the results of every graph as outdated. They stay on the screen."""
         for graph_state in self._graph_states.values():
             graph_state.compiled_recipe = None
             graph_state.board.fail((), reason)
 
     def _state_if_newest(self, request: int) -> GraphState | None:
-        """Return the state of the graph of `request`; `None` if a newer request has replaced it."""
+        """Returns the state of the graph of `request`; `None` if a newer request has replaced it."""
         recipe = self._recipes.get(request)
         if recipe is None:
             return None
@@ -437,7 +437,7 @@ class State:
         return graph_state if graph_state.newest_request == request else None
 
     def _state_if_same_recipe(self, request: int) -> GraphState | None:
-        """Return the state of the graph of `request`; `None` if a newer request for another recipe has replaced it.
+        """Returns the state of the graph of `request`; `None` if a newer request for another recipe has replaced it.
 
         Frames of a compilation stay valid if a run of the same recipe has replaced it: the run uses the cached stages,
         and gets no frames for them.
@@ -462,7 +462,7 @@ class State:
 
 
 def _record_failure(graph_state: GraphState, frame: p.Failed, job: Job, is_compiled: bool) -> None:
-    """Record that `job` failed. `is_compiled` says that its recipe was compiled before, so that only a run can fail."""
+    """Records that `job` failed. `is_compiled`: its recipe was compiled before, so that only a run can fail."""
     if not is_compiled:
         graph_state.board.fail(frame.stages, _failure_reason(frame))
     if not frame.cancelled:
@@ -470,21 +470,22 @@ def _record_failure(graph_state: GraphState, frame: p.Failed, job: Job, is_compi
 
 
 def _worker_exit_warning(frame: p.WorkerState) -> p.Diagnostic:
-    """Return the warning about the unexpected exit of a worker."""
+    """Returns the warning about the unexpected exit of a worker."""
     where = "while it was idle" if frame.end == "idle" else "while it started"
     todo = "another worker is starting" if frame.again else "it starts again when it is needed"
     return p.Diagnostic(f"the {frame.worker} worker exited: {frame.reason}", where, todo, "warning")
 
 
 def _failure_reason(frame: p.Failed) -> str:
-    """Return why the stages after the failure are outdated."""
+    """Returns why the stages after the failure are outdated."""
     if frame.cancelled:
         return "cancelled"
     failed_pass = next((stage.name for stage in frame.stages if stage.state == "failed"), "")
     return f"{failed_pass} failed" if failed_pass else "compilation failed"
 
 
-# The methods that apply frames, by the class of the frame. Frames of other classes do not change the state.
+# The methods that apply frames and return the topics that have changed, by the class of the frame. Frames of other
+# classes do not change the state.
 _HANDLERS: dict[type[p.Frame], Callable[[State, Any], frozenset[Topic]]] = {
     p.Welcome: State._apply_welcome,
     p.WorkerState: State._apply_worker,

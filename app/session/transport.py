@@ -51,22 +51,22 @@ class Transport(Protocol):
     """A bidirectional byte stream to one engine."""
 
     async def open(self) -> None:
-        """Open the connection. Raises `EngineError`."""
+        """Opens the connection. Raises `EngineError`."""
 
     async def read(self) -> bytes:
-        """Return the next bytes, or an empty result at the end."""
+        """Returns the next bytes, or an empty result at the end."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes without waiting."""
+        """Sends bytes without waiting."""
 
     def kill(self) -> None:
-        """Close the connection at once, because the engine does not answer or has sent invalid data."""
+        """Closes the connection at once, because the engine does not answer or has sent invalid data."""
 
     async def exit_error(self) -> EngineError:
-        """Return the reason why `read` reached the end."""
+        """Returns the reason why `read` reached the end."""
 
     async def close(self, goodbye: bytes) -> None:
-        """Send `goodbye`, and stop the engine, with a signal if necessary. Returns when no local process is left."""
+        """Sends `goodbye`, and stops the engine, with a signal if necessary. Returns when no local process is left."""
 
 
 class ProcessTransport:
@@ -98,7 +98,7 @@ class ProcessTransport:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def exit_code(self) -> int:
-        """Wait for the exit code (negative for a signal), and for the rest of stderr."""
+        """Waits for the exit code (negative for a signal), and for the rest of stderr."""
         await asyncio.wait([self._log_task], timeout=_LOG_SECONDS)
         return await self._process.wait()
 
@@ -127,7 +127,7 @@ class ProcessTransport:
         self._log_task.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        """Start the command. Raises `EngineError`."""
+        """Starts the command. Raises `EngineError`."""
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
@@ -138,7 +138,7 @@ class ProcessTransport:
             raise EngineError(reason, is_permanent=True) from error
 
     def _open_log(self) -> LogFile | None:
-        """Open the file of the log, `None` without one. Raises `EngineError` after killing the process."""
+        """Opens the file of the log, `None` without one. Raises `EngineError` after killing the process."""
         try:
             return LogFile(self._log_path) if self._log_path else None
         except OSError as error:
@@ -146,7 +146,7 @@ class ProcessTransport:
             raise EngineError(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
 
     async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
-        """Read stderr to its end: keep its tail, and append it to the log."""
+        """Reads stderr to its end: keeps its tail, and appends it to the log."""
         assert process.stderr is not None
         while data := await process.stderr.read(_READ_BYTES):
             self._stderr_tail = (self._stderr_tail + data)[-_TAIL_BYTES:]
@@ -193,7 +193,7 @@ class ResumingTransport:
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def read(self) -> bytes:
-        """Return the next bytes, or an empty result at the end.
+        """Returns the next bytes, or an empty result at the end.
 
         Reconnects if the connection is lost, which may take long.
         """
@@ -210,7 +210,7 @@ class ResumingTransport:
         return b""
 
     def _decode_received(self) -> bytes:
-        """Return the engine's bytes in the data that the connection has received. Raises `StreamError`."""
+        """Returns the engine's bytes in the data that the connection has received. Raises `StreamError`."""
         data, self._received = self._received, b""
         if data:
             self._last_data_time = time.monotonic()
@@ -220,7 +220,7 @@ class ResumingTransport:
         return payload
 
     async def _receive(self) -> str:
-        """Wait for data of the connection. Returns an error if none arrives; otherwise an empty string."""
+        """Waits for data of the connection. Returns an error if none arrives; otherwise an empty string."""
         connection = self._connection
         assert connection is not None
         try:
@@ -230,7 +230,7 @@ class ResumingTransport:
         return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
 
     async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
-        """Return the reason why a connection has ended, and whether a new attempt would fail too.
+        """Returns the reason why a connection has ended, and whether a new attempt would fail too.
 
         `noise` is what the host has printed to stdout instead of frames; it is used if stderr is empty.
         """
@@ -275,7 +275,7 @@ class ResumingTransport:
             await self._run_stop_command()
 
     async def _run_stop_command(self) -> None:
-        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself."""
+        """Stops an engine that did not receive the goodbye. An unreachable engine exits by itself."""
         null = subprocess.DEVNULL
         try:
             process = subprocess.Popen(
@@ -295,7 +295,7 @@ class ResumingTransport:
     # ---- connections ---------------------------------------------------------------------------------------------
 
     async def _reconnect(self, reason: str) -> bool:
-        """Reconnect after the connection was lost for `reason`, until it succeeds.
+        """Reconnects after the connection was lost for `reason`, until it succeeds.
 
         Returns false if the engine has exited, an error is permanent, or the transport is closed.
         """
@@ -323,13 +323,13 @@ class ResumingTransport:
         return False
 
     async def _wait_before_retry(self, seconds: float) -> None:
-        """Wait for `seconds`, or until `reconnect_now` is called."""
+        """Waits for `seconds`, or until `reconnect_now` is called."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._retry_now.wait(), seconds)
         self._retry_now.clear()
 
     async def _connect(self, command: list[str]) -> bytes:
-        """Connect by `command`. Returns the data after the handshake. Raises `EngineError` and `ResumeError`."""
+        """Connects by `command`. Returns the data after the handshake. Raises `EngineError` and `ResumeError`."""
         connection = self._new_connection = ProcessTransport(command, self._log)
         await connection.open()
         try:
@@ -352,7 +352,7 @@ class ResumingTransport:
         return early_data
 
     async def _handshake(self, connection: ProcessTransport) -> tuple[int, bytes]:
-        """Return the number of bytes that the engine has received so far, and the data after its greeting.
+        """Returns the number of bytes that the engine has received so far, and the data after its greeting.
 
         Raises `EngineError` if the connection ends before the greeting.
         """
@@ -365,14 +365,14 @@ class ResumingTransport:
         raise EngineError(reason, connection.stderr_tail, is_permanent=is_permanent)
 
     async def _close_connection(self) -> None:
-        """Close a failed connection."""
+        """Closes a failed connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.kill()
             await connection.close()
 
     async def _send_heartbeats(self) -> None:
-        """Send the number of received bytes regularly, so that the engine knows that the connection works."""
+        """Sends the number of received bytes regularly, so that the engine knows that the connection works."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             if self._connection is not None:

@@ -28,7 +28,7 @@ class ScreenState(NamedTuple):
 
 
 def headless_command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
-    """The command line that prints what `screen` describes under `recipe`.
+    """Returns the command line that prints what `screen` describes under `recipe`.
 
     It refers to `recipe_file` if options cannot express how the recipe differs from `preset`, or if `preset` is `None`.
     """
@@ -47,7 +47,7 @@ def headless_command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, s
 
 
 def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) -> list[str]:
-    """The options that turn the preset into this recipe, or `--recipe` with the file if that is not possible."""
+    """Returns the options that turn the preset into this recipe; if that is not possible, `--recipe` with the file."""
     if preset is None:
         return ["--recipe", str(recipe_file)]
     words = _frontend_options(recipe, preset)
@@ -66,7 +66,7 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) ->
 
 
 def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
-    """The options for preset, frontend and dialect. For torch-mlir, frontend and dialect determine the preset."""
+    """Returns the options for preset, frontend and dialect. For torch-mlir, the last two determine the preset."""
     if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.dialect):
         return ["--frontend", recipe.frontend, *["--dialect", recipe.dialect] * (recipe.dialect != "linalg")]
     words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
@@ -75,7 +75,7 @@ def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
 
 
 def _pass_switches(steps: Sequence[PassStep], preset_steps: Sequence[PassStep]) -> list[str] | None:
-    """`--enable` and `--disable` for the passes that are enabled in only one list; `None` if anything else differs."""
+    """Returns `--enable` and `--disable` for passes that are enabled in one list only; `None` for other differences."""
     if [replace(step, enabled=True) for step in steps] != [replace(step, enabled=True) for step in preset_steps]:
         return None
     names = [step.name for step in steps]

@@ -25,7 +25,7 @@ class SavedDraft(NamedTuple):
     is_outdated: bool
 
 
-class Drafts(NamedTuple):
+class DraftTitles(NamedTuple):
     """The titles of the editors of a program that have drafts: of exited workbenches, and open in a workbench now."""
 
     unsaved: list[str]
@@ -47,7 +47,7 @@ class EditorDraft:
         )
 
     def _lock_file(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
-        """Lock a draft file that no other workbench uses, preferably an existing one. Returns its path and the lock.
+        """Locks a draft file that no other workbench uses, preferably an existing one. Returns its path and the lock.
 
         The lock is `None` if the lock file cannot be created.
         """
@@ -65,7 +65,7 @@ class EditorDraft:
         raise AssertionError("unreachable: the numbers are unlimited")
 
     def read_saved(self, initial_text: str) -> SavedDraft | None:
-        """The saved draft for an editor with this initial text, or `None`."""
+        """Returns the saved draft for an editor with this initial text, or `None`."""
         try:
             initial_hash, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
@@ -73,7 +73,7 @@ class EditorDraft:
         return SavedDraft(text, initial_hash != digest(initial_text))
 
     def save(self, text: str, initial_text: str) -> str:
-        """Save the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
+        """Saves the draft `text` of an editor with this initial text. Returns an error message, or ""."""
         try:
             write_text_atomically(self._path, f"{digest(initial_text)}\n{text}")
         except OSError as error:
@@ -81,33 +81,37 @@ class EditorDraft:
         return ""
 
     def delete(self) -> None:
-        """Delete the draft after its text was accepted or discarded."""
+        """Deletes the draft after its text was accepted or discarded."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def close(self) -> None:
-        """Release the lock after the editor was closed, so that another editor can restore the draft."""
+        """Releases the lock after the editor was closed, so that another editor can restore the draft."""
         if self._lock is not None:
             self._lock.release()
 
 
-def saved_drafts(recipe_path: Path) -> Drafts:
-    """The drafts of the program whose first graph has its recipe in the file `recipe_path`."""
+def saved_drafts(recipe_path: Path) -> DraftTitles:
+    """Returns the drafts of the program whose first graph has its recipe in the file `recipe_path`."""
+    # The file of an editor of the first graph is `STEM.TITLE`, that of another graph `STEM-NUMBER.TITLE`. If several
+    # workbenches have the same editor open, `~2` and so on follow.
     name_pattern = re.compile(rf"{re.escape(recipe_path.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
-    drafts = Drafts([], [])
+    titles = DraftTitles([], [])
     folder = recipe_path.parent
     for path in sorted(folder.glob(f"{recipe_path.stem}*{_DRAFT_SUFFIX}")) if folder.is_dir() else []:
         match = name_pattern.fullmatch(_draft_name(path))
         if match is None:
             continue
         title = match["title"].replace("_", " ") + (f" of graph {match['graph']}" if match["graph"] else "")
-        (drafts.open if is_held(_lock_path(path)) else drafts.unsaved).append(title)
-    return drafts
+        (titles.open if is_held(_lock_path(path)) else titles.unsaved).append(title)
+    return titles
 
 
 def _draft_name(path: Path) -> str:
+    """Returns the name of a draft file without its suffix."""
     return path.name.removesuffix(_DRAFT_SUFFIX)
 
 
 def _lock_path(path: Path) -> Path:
+    """Returns the path of the lock of a draft file, which is held while an editor has the draft."""
     return path.with_name(f".{path.name}.lock")

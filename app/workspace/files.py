@@ -19,12 +19,12 @@ FileStamp = tuple[int, int, int]
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically."""
+    """Writes `text` to `path` atomically."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
 def write_bytes_atomically(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Write bytes to `path` atomically; with `sync`, also to disk, so that the file survives a power loss."""
+    """Writes bytes to `path` atomically; with `sync`, also to disk, so that the file survives a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -40,7 +40,7 @@ def write_bytes_atomically(path: Path, data: bytes, *, sync: bool = False) -> No
 
 
 def write_script(path: Path, script: Script) -> tuple[Path, Path]:
-    """Write `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
+    """Writes `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
 
     Raises `OSError`.
     """
@@ -51,7 +51,7 @@ def write_script(path: Path, script: Script) -> tuple[Path, Path]:
 
 
 def read_stamp(path: str | Path) -> FileStamp | None:
-    """The stamp of a file; `None` if it does not exist."""
+    """Returns the stamp of a file; `None` if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a null character in the path
@@ -75,17 +75,17 @@ class FileLock:
         self._fd = -1
 
     def take(self) -> bool:
-        """Take the exclusive lock. Returns whether it succeeded. Raises `OSError` if the file cannot be created."""
+        """Takes the exclusive lock. Returns whether it succeeded. Raises `OSError` if the file cannot be created."""
         return self._try_operation(fcntl.LOCK_EX)
 
     def take_shared(self) -> bool:
-        """Take a shared lock. Returns whether another `FileLock` of any process holds it too. Raises like `take`."""
+        """Takes a shared lock. Returns whether another `FileLock` of any process holds it too. Raises like `take`."""
         is_shared = not self.take()
         self._try_operation(fcntl.LOCK_SH)
         return is_shared
 
     def _try_operation(self, operation: int) -> bool:
-        """Try `operation` of `flock`. Returns whether it succeeded."""
+        """Tries `operation` of `flock`. Returns whether it succeeded."""
         while True:
             fd = self._fd if self._fd >= 0 else self._open_file()
             if not _try_flock(fd, operation):
@@ -103,7 +103,7 @@ class FileLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def release(self) -> None:
-        """Release the lock. The last holder deletes the file."""
+        """Releases the lock. The last holder deletes the file."""
         if self._fd >= 0:
             if _try_flock(self._fd, fcntl.LOCK_EX):
                 with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock `path` for one write. If it is not free after `_MAX_WAIT_SECONDS`, continue without it.
+    """Holds the exclusive lock `path` for one write. If it is not free after `_MAX_WAIT_SECONDS`, continues without it.
 
     Raises `OSError` if the lock file cannot be created.
     """
@@ -141,7 +141,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 
 def _try_flock(fd: int, operation: int) -> bool:
-    """Try to lock without waiting. Returns whether it succeeded; true on a file system without locks."""
+    """Tries to lock without waiting. Returns whether it succeeded; true on a file system without locks."""
     try:
         fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except OSError as error:

@@ -20,16 +20,20 @@ FRONTEND_SUMMARIES: Mapping[Frontend, str] = {
 
 
 def with_steps_of(recipe: Recipe, preset: Recipe) -> Recipe:
-    """The recipe with the steps of a preset. If either uses torch-mlir, also with the preset's frontend and dialect."""
+    """Returns the recipe with the steps of a preset.
+
+    If either uses torch-mlir, also with the preset's frontend and dialect.
+    """
     if TORCH_MLIR in (preset.frontend, recipe.frontend):
         recipe = replace(recipe, frontend=preset.frontend, dialect=preset.dialect)
     return replace(recipe, preset=preset.preset, steps=preset.steps)
 
 
 def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
-    """The recipe with the steps of the preset `name`: by default, of the one that it names, or of its frontend's.
+    """Returns the recipe with the steps of the preset `name`.
 
-    Raises `ValueError` if the preset is unknown.
+    By default, it is the preset that the recipe names, or if that is "default", the preset for its frontend. Raises
+    `ValueError` if the preset is unknown.
     """
     named = recipe.preset if recipe.preset != "default" else ""
     name = name or named or preset_of(recipe.frontend, recipe.dialect)
@@ -40,9 +44,10 @@ def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Re
 
 
 def with_frontend(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend, dialect: Dialect) -> Recipe:
-    """The recipe with that frontend and dialect. A change from or to torch-mlir also replaces the steps by a preset's.
+    """Returns the recipe with that frontend and dialect.
 
-    Raises `ValueError` for a dialect that the frontend does not support.
+    A change from or to torch-mlir also replaces the steps by a preset's. Raises `ValueError` for a dialect that the
+    frontend does not support.
     """
     if dialect not in dialects_of(frontend):
         raise ValueError(f"{dialect} needs the frontend {TORCH_MLIR}: choose that frontend too")
@@ -54,7 +59,7 @@ def with_frontend(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend,
 
 
 def apply_overrides(recipe: Recipe, presets: Sequence[Preset], overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe with the fields in `overrides`, which come from a command line.
+    """Returns the recipe with the fields in `overrides`, which come from a command line.
 
     Raises `ValueError` like `with_frontend`, and for backend flags if the backend is the native one.
     """

@@ -43,7 +43,7 @@ class SavedHistory(msgspec.Struct, frozen=True):
     others: dict[str, SavedHistory] = {}
 
     def map_recipes(self, change: Callable[[Recipe], Recipe]) -> SavedHistory:
-        """The history with `change` applied to each recipe, also in `others`."""
+        """Returns the history with `change` applied to each recipe, also in `others`."""
         past, (now,), future = (
             [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
             for edits in (self.past, [self.now], self.future)
@@ -55,7 +55,7 @@ class SavedHistory(msgspec.Struct, frozen=True):
         return SavedHistory(past, now, future, self.session, others)
 
     def with_current(self, recipe: Recipe) -> SavedHistory:
-        """The history with `recipe` as the current one.
+        """Returns the history with `recipe` as the current one.
 
         `recipe` is added as an edit if it differs, because a workbench crashed between the writes of the two files.
         """
@@ -96,7 +96,7 @@ class History:
         return [*reversed(list(enumerate(reversed(self._future), 1))), *reversed(done)]
 
     def undo_or_redo(self, steps: int) -> None:
-        """Redo that many edits, or, for a negative number, undo them."""
+        """Redoes that many edits, or, for a negative number, undoes them."""
         for _ in range(abs(steps)):
             (self.redo if steps > 0 else self.undo)()
 
@@ -109,7 +109,7 @@ class History:
         return bool(self._future)
 
     def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> bool:
-        """Make `recipe` the current one. Returns false if it is already.
+        """Makes `recipe` the current one. Returns false if it is already.
 
         Edits with the same non-empty `merge_key` in quick succession are undone together.
         """
@@ -123,7 +123,7 @@ class History:
         return True
 
     def history_to_save(self) -> SavedHistory:
-        """The edits nearest to the current one, as many as the limits allow."""
+        """Returns the edits nearest to the current one, as many as the limits allow."""
         past, future = (
             [_without_merge_state(edit) for edit in edits[-MAX_SAVED_EDITS:]] for edits in (self._past, self._future)
         )
@@ -134,12 +134,12 @@ class History:
         return SavedHistory(past, now, future)
 
     def continue_from(self, edits: SavedHistory) -> None:
-        """Take over the saved edits of another session. The current recipe stays."""
+        """Takes over the saved edits of another session. The current recipe stays."""
         self._past, self._future = edits.past, edits.future
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, or an empty string without one."""
+        """Undoes one edit. Returns its title, or an empty string without one."""
         if not self._past:
             return ""
         title = self._now.title
@@ -148,7 +148,7 @@ class History:
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, or an empty string without one."""
+        """Redoes the last undone edit. Returns its title, or an empty string without one."""
         if not self._future:
             return ""
         self._past.append(self._now)
@@ -156,11 +156,13 @@ class History:
         return self._now.title
 
     def _merges_with_current(self, merge_key: str) -> bool:
+        """Whether an edit with this merge key becomes one with the last edit."""
         is_recent = self._clock() - self._now.clock_seconds < MERGE_SECONDS
         return bool(merge_key) and merge_key == self._now.merge_key and is_recent
 
 
 def _without_merge_state(edit: Edit) -> Edit:
+    """Returns the edit as it is saved: later edits are never merged with it."""
     return msgspec.structs.replace(edit, merge_key="", clock_seconds=0.0)
 
 

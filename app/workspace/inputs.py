@@ -13,9 +13,10 @@ MAX_INPUT_BYTES = 512 << 20
 
 
 def inputs_from_file(path: Path) -> InputChoice:
-    """The file at `path` as inputs of a run. Raises `ValueError` if it is unreadable, too large or of another format.
+    """Returns the file at `path` as inputs of a run.
 
-    Special files are rejected: reading a pipe without a writer would block.
+    Raises `ValueError` if it is unreadable, too large or of another format. Special files are rejected: reading a pipe
+    without a writer would block.
     """
     if path.suffix not in (".npy", ".npz", ".pt"):
         raise ValueError("unknown format: give a .npy, .npz or .pt file")
@@ -37,7 +38,10 @@ MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
 
 
 def parse_path(text: str) -> Path:
-    """The path in `text`, with `~` and `~user` expanded. Raises `ValueError` for an unknown user or a null byte."""
+    """Returns the path in `text`, with `~` and `~user` expanded.
+
+    Raises `ValueError` for an unknown user or a null byte.
+    """
     try:
         path = Path(text.strip()).expanduser()
     except RuntimeError as error:
@@ -48,7 +52,7 @@ def parse_path(text: str) -> Path:
 
 
 def read_file(path: Path) -> str:
-    """The text of a file that the user names. Raises `OSError`, and `ValueError` if it is special or not UTF-8.
+    """Returns the text of a file that the user names. Raises `OSError`, and `ValueError` if it is special or not UTF-8.
 
     Reading a named pipe could block. A pipe that a shell opens always has a writer.
     """
@@ -58,7 +62,7 @@ def read_file(path: Path) -> str:
 
 
 def parse_seed(text: str) -> int:
-    """The seed in `text`. Raises `ValueError` with the expected format."""
+    """Returns the seed in `text`. Raises `ValueError` with the expected format."""
     try:
         seed = int(text)
     except ValueError:
@@ -69,7 +73,7 @@ def parse_seed(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """The time limit in `text`, in seconds. Raises `ValueError` with the expected format."""
+    """Returns the time limit in `text`, in seconds. Raises `ValueError` with the expected format."""
     try:
         seconds = float(text)
     except ValueError:
@@ -80,7 +84,7 @@ def parse_seconds(text: str) -> float:
 
 
 def relative_to_working_directory(location: str) -> str:
-    """`location`, a path that may end in a line number, relative to the working directory if it is inside."""
+    """Returns `location`, a path that may end in a line number, relative to the working directory if it is inside."""
     try:
         return location.removeprefix(os.path.join(os.getcwd(), ""))
     except OSError:  # the current folder was deleted

@@ -29,7 +29,7 @@ _PASS_IN_COMMENT = re.compile(r"([A-Za-z_][\w.\-]*)(?:\{(.*)\})?,?\s*")
 _OPTION_NAME = re.compile(r"[\w.\-]+")
 _UNQUOTED_VALUE = re.compile(r"[^\s{}\"']*")
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-# Numbers that print as they are read, but for the digits of a fraction.
+# The numbers that MLIR accepts, printed again as they are read except for the digits of a fraction.
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -67,7 +67,7 @@ class PipelineItem:
 
 
 def option_value(text: str) -> OptionValue:
-    """The value that `text` stands for: a boolean, a number, or the text itself.
+    """Returns the value that `text` stands for: a boolean, a number, or the text itself.
 
     A number that a recipe cannot store stays text, which MLIR accepts or rejects.
     """
@@ -83,7 +83,7 @@ def option_value(text: str) -> OptionValue:
 
 
 def option_error(text: str, default: str, allowed: Sequence[str] = ()) -> str:
-    """The error message if `text` is not a valid value for an option with the default `default`; otherwise "".
+    """Returns the error message if `text` is not a valid value for an option with the default `default`; otherwise "".
 
     `allowed` are the values of the option, if there is a fixed list. Without it, a default that is a boolean, a whole
     number or a list of whole numbers defines the type of the option. Options with other defaults are not checked.
@@ -101,13 +101,17 @@ def option_error(text: str, default: str, allowed: Sequence[str] = ()) -> str:
 
 
 def _whole_number_error(text: str) -> str:
+    """Returns the error message if `text` is not a whole number of 64 bits; otherwise ""."""
     if not _WHOLE_NUMBER.fullmatch(text):
         return f"{text or 'an empty text'} is not a whole number"
     return "" if -(2**63) <= int(text) < 2**64 else f"{text} does not fit into 64 bits"
 
 
 def _short_value(value: OptionValue) -> str:
-    """The value in one line: as it is, in quotes, or as `@` and a hash if long, empty, or with a line end or quote."""
+    """Returns the value in one line: as it is, or in quotes.
+
+    A value that is long or empty, or has a line end or a quote, becomes `@` and a hash.
+    """
     text = option_text(value)
     if len(text) > _MAX_VALUE_LENGTH or "\n" in text or '"' in text or not text:
         return f"@{digest(text)[:12]}"
@@ -115,7 +119,7 @@ def _short_value(value: OptionValue) -> str:
 
 
 def spell_step(step: PassStep) -> str:
-    """A step in pipeline syntax, without its anchor."""
+    """Returns a step in pipeline syntax, without its anchor."""
     options = " ".join(f"{name}={_short_value(value)}" for name, value in step.options)
     return f"{step.name}{{{options}}}" if options else step.name
 
@@ -124,7 +128,7 @@ def spell_step(step: PassStep) -> str:
 
 
 def pipeline_text(steps: Sequence[PassStep]) -> str:
-    """The steps as text, one pass per line."""
+    """Returns the steps as text, one pass per line."""
     graph_steps = [step for step in steps if step.level == "graph"]
     mlir_steps = [step for step in steps if step.level != "graph"]
     parts = [_nested_text(GRAPH, [(step, spell_step(step)) for step in graph_steps], 0)] if graph_steps else []
@@ -132,7 +136,7 @@ def pipeline_text(steps: Sequence[PassStep]) -> str:
 
 
 def mlir_pipeline(steps: Sequence[PassStep]) -> str:
-    """The enabled MLIR passes on one line, for `mlir-opt --pass-pipeline`."""
+    """Returns the enabled MLIR passes on one line, for `mlir-opt --pass-pipeline`."""
     enabled = [step for step in steps if step.level != "graph" and step.enabled]
     parts = []
     for anchor, group in groupby(enabled, key=lambda step: step.anchor):
@@ -142,7 +146,7 @@ def mlir_pipeline(steps: Sequence[PassStep]) -> str:
 
 
 def _module_entries(steps: Sequence[PassStep]) -> Iterator[tuple[PassStep | None, str]]:
-    """The entries inside of `builtin.module`: steps with their text, and nested pipelines (without a step)."""
+    """Yields the entries inside of `builtin.module`: steps with their text, and nested pipelines (without a step)."""
     for anchor, group in groupby(steps, key=lambda step: step.anchor):
         entries = [(step, spell_step(step)) for step in group]
         if anchor == MODULE:
@@ -152,7 +156,10 @@ def _module_entries(steps: Sequence[PassStep]) -> Iterator[tuple[PassStep | None
 
 
 def _nested_text(anchor: str, entries: Sequence[tuple[PassStep | None, str]], depth: int) -> str:
-    """`anchor(...)` with one entry per line. Disabled passes are comments, so the last enabled entry has no comma."""
+    """Returns `anchor(...)` with one entry per line.
+
+    Disabled passes are comments, so the last enabled entry has no comma.
+    """
     indent, lines = "  " * depth, []
     enabled = [step is None or step.enabled for step, _ in entries]
     last_enabled = max((k for k, is_enabled in enumerate(enabled) if is_enabled), default=-1)
@@ -166,7 +173,7 @@ def _nested_text(anchor: str, entries: Sequence[tuple[PassStep | None, str]], de
 
 
 def parse_pipeline(text: str) -> list[PipelineItem]:
-    """Parse the passes in `text`, in order. Raises `PipelineError`."""
+    """Parses the passes in `text`, in order. Raises `PipelineError`."""
     return _Parser(text).parse_pipeline()
 
 
@@ -193,7 +200,7 @@ class _Parser:
         return self._text[self._offset : self._offset + 1]
 
     def _read_comments(self, anchor: str) -> None:
-        """Go past space and comments. A comment with a pass adds a disabled pass on `anchor`."""
+        """Goes past space and comments. A comment with a pass adds a disabled pass on `anchor`."""
         space = _SPACE_OR_COMMENTS.match(self._text, self._offset)
         assert space is not None
         for comment in _COMMENT.finditer(self._text, self._offset, space.end()):
@@ -207,6 +214,7 @@ class _Parser:
         self._offset = space.end()
 
     def _add_disabled_pass(self, name: str, options_text: str, anchor: str, offset: int) -> None:
+        """Adds the pass of a comment at `offset`. Raises `PipelineError` if its options are not valid."""
         options: tuple[tuple[str, OptionValue], ...] = ()
         if options_text:
             try:
@@ -216,7 +224,7 @@ class _Parser:
         self._items.append(PipelineItem(name, "" if anchor == GRAPH else anchor or MODULE, options, False, offset))
 
     def _parse_entry(self, anchor: str, is_top_level: bool = False) -> None:
-        """Parse a pass, or a nested pipeline, inside of `anchor`."""
+        """Parses a pass, or a nested pipeline, inside of `anchor`."""
         match = _NAME.match(self._text, self._offset)
         if match is None:
             actual = f"{self._next!r}" if self._next else "the end of the text"
@@ -236,7 +244,7 @@ class _Parser:
             self._offset += 1
 
     def _parse_nested(self, name: str, anchor: str, offset: int, is_top_level: bool) -> None:
-        """Parse `(...)` after the anchor `name`, which is inside of `anchor`."""
+        """Parses `(...)` after the anchor `name`, which is inside of `anchor`."""
         if name != GRAPH and "." not in name:
             raise PipelineError(f"{name!r} is not an anchor: use an op such as func.func, or {GRAPH}", offset)
         if anchor != MODULE or (name in (GRAPH, MODULE) and not is_top_level):
@@ -257,7 +265,7 @@ class _Parser:
         self._offset += 1
 
     def _parse_options(self) -> tuple[tuple[tuple[str, OptionValue], ...], tuple[int, ...]]:
-        """Parse `{name=value ...}`. Returns the options, and the offsets of their names."""
+        """Parses `{name=value ...}`. Returns the options, and the offsets of their names."""
         brace = self._offset
         self._offset += 1
         options: list[tuple[str, OptionValue]] = []
@@ -282,7 +290,7 @@ class _Parser:
             options.append((name, option_value(self._parse_value())))
 
     def _parse_value(self) -> str:
-        """Parse a value: in quotes, in braces, or up to the next space or closing brace."""
+        """Parses a value: in quotes, in braces, or up to the next space or closing brace."""
         start, quote = self._offset, self._next
         if quote and quote in "\"'":
             end = self._text.find(quote, start + 1)
@@ -301,7 +309,7 @@ class _Parser:
 
 
 def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo]) -> None:
-    """Raise `PipelineError` for the first unknown or misplaced pass, or unknown option."""
+    """Raises `PipelineError` for the first unknown or misplaced pass, or unknown option."""
     known = {info.name: info for info in catalogue}
     for item in items:
         info = known.get(item.name)
@@ -330,7 +338,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def to_steps(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tuple[PassStep, ...]:
-    """Convert the items to steps, graph passes first.
+    """Converts the items to steps, graph passes first.
 
     A step that is also in `old_steps` keeps its phase, a new one gets that of the step before it on the same level.
     Hashes in the text become the values of `old_steps` that they stand for.
@@ -353,7 +361,7 @@ def to_steps(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tu
 
 
 def _match_items(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> list[PassStep | None]:
-    """The old step for each item, `None` for a new item."""
+    """Returns the old step for each item, `None` for a new item."""
     item_keys = [(item.name, item.anchor) for item in items]
     step_keys = [(step.name, "" if step.level == "graph" else step.anchor) for step in old_steps]
     matches: list[PassStep | None] = [None] * len(items)
@@ -364,7 +372,7 @@ def _match_items(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -
 
 
 def _phase_of_new_step(item: PipelineItem, steps: Sequence[PassStep], old_steps: Sequence[PassStep]) -> str:
-    """The phase of the last of `steps` of the item's level; without one, that of the first of `old_steps`."""
+    """Returns the phase of the last of `steps` of the item's level; without one, that of the first of `old_steps`."""
     phases, old_phases = (
         [step.phase for step in candidates if step.phase and (step.level == "graph") == (item.level == "graph")]
         for candidates in (steps, old_steps)
@@ -384,7 +392,7 @@ class Completion:
 
 
 def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[int, list[Completion]]:
-    """The start of the word before `offset`, and its completions: passes, or options of the enclosing pass."""
+    """Returns the start of the word before `offset`, and its completions: passes, or options of the enclosing pass."""
     start = offset
     while start > 0 and re.match(r"[\w.\-]", text[start - 1]):
         start -= 1
@@ -404,7 +412,7 @@ def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[
 
 
 def _rank(candidates: Sequence[Completion], word: str) -> list[Completion]:
-    """The candidates that start with `word`, then those that contain all parts of it, in any case."""
+    """Returns the candidates that start with `word`, then those that contain all parts of it, in any case."""
     parts = [part for part in re.split(r"[-_.]", word.lower()) if part]
     prefixed = [item for item in candidates if item.word.lower().startswith(word.lower())]
     containing = [
@@ -418,7 +426,7 @@ _TOKENS = re.compile(r"//[^\n]*|(?P<word>[A-Za-z_][\w.\-]*)|[ \t]+|[^ \t]")
 
 
 def _enclosing_bracket(text: str) -> tuple[str, str]:
-    """The name before the innermost open bracket, and that bracket; two empty strings at the top level."""
+    """Returns the name before the innermost open bracket, and that bracket; two empty strings at the top level."""
     stack: list[tuple[str, str]] = []
     word = ""
     for match in _TOKENS.finditer(text):

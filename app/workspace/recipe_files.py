@@ -46,12 +46,14 @@ class RecipeFile:
         self._for_graph = for_graph
         self._session = secrets.token_hex(4)
         self._last_stamps = _NOT_READ_YET
+        # Whether another workbench has saved since the last call of `save`.
         self._changed_by_others = False
+        # The last histories of other workbenches by session, the most recent one last.
         self._others: dict[str, SavedHistory] = {}
         self._unreadable: list[Path] = []
 
     def read(self) -> tuple[Recipe | None, SavedHistory | None, str]:
-        """The saved recipe, the saved edits, and an error message, empty if both files are readable or missing.
+        """Returns the saved recipe, the saved edits, and an error message, empty if both files are readable or missing.
 
         The next save renames an unreadable file.
         """
@@ -72,7 +74,7 @@ class RecipeFile:
         return recipe, edits, "; ".join(problems)
 
     def save(self, recipe: Recipe | None, edits: SavedHistory) -> bool:
-        """Save a recipe (`None` deletes the recipe file) and its edits.
+        """Saves a recipe (`None` deletes the recipe file) and its edits.
 
         Returns whether another workbench has saved since this one last read or wrote the files. Raises `OSError`.
         """
@@ -96,7 +98,7 @@ class RecipeFile:
         return others_saved
 
     def edits_of_others(self) -> list[Edit]:
-        """All edits of other workbenches, the most recent workbench first.
+        """Returns all edits of other workbenches, the most recent workbench first.
 
         For each workbench: its current recipe, then the edits before it, then those that it has undone.
         """
@@ -105,7 +107,7 @@ class RecipeFile:
         return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
 
     def _read_changes(self) -> None:
-        """Read what other workbenches have saved since this one last read or wrote the files."""
+        """Reads what other workbenches have saved since this one last read or wrote the files."""
         stamps = self._stamps()
         if stamps == self._last_stamps:
             return
@@ -123,7 +125,7 @@ class RecipeFile:
         self._changed_by_others |= not is_first_read and edits.session != self._session
 
     def _encode(self, edits: SavedHistory) -> bytes:
-        """The content of the edits file: `edits`, the current recipe of each other workbench, and their histories.
+        """Returns the content of the edits file: `edits`, and the current recipes and histories of other workbenches.
 
         If that is too long, the histories of the workbenches that saved the longest ago are dropped first.
         """
@@ -138,11 +140,11 @@ class RecipeFile:
         return data
 
     def _stamps(self) -> Stamps:
-        """The stamps of both files, which change when another workbench replaces them."""
+        """Returns the stamps of both files, which change when another workbench replaces them."""
         return read_stamp(self.path), read_stamp(self.edits_path)
 
     def _read_recipe(self) -> Recipe | None:
-        """The saved recipe, `None` without a file. Raises `OSError` and `ValueError` if it cannot be read."""
+        """Returns the saved recipe, `None` without a file. Raises `OSError` and `ValueError` if it cannot be read."""
         try:
             with warnings.catch_warnings():
                 # Do not warn about old field names: the next save writes the new ones.
@@ -152,7 +154,7 @@ class RecipeFile:
             return None
 
     def _read_edits(self) -> SavedHistory | None:
-        """The saved edits, `None` without a file. Raises `OSError`, `ValueError` and `RecursionError`."""
+        """Returns the saved edits, `None` without a file. Raises `OSError`, `ValueError` and `RecursionError`."""
         try:
             data = self.edits_path.read_bytes()
         except FileNotFoundError:
@@ -161,7 +163,7 @@ class RecipeFile:
 
 
 def _value_or_none(read: Callable[[], T | None]) -> T | None:
-    """What `read` returns; `None` if the file is unreadable."""
+    """Returns the result of `read`, `None` if the file is unreadable."""
     try:
         return read()
     except (OSError, ValueError, RecursionError):

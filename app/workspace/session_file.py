@@ -45,8 +45,8 @@ class Bookmarks:
         self.marks = list(marks)
 
     def toggle(self, mark: Bookmark) -> bool:
-        """Set a bookmark, or remove the one of the same line. Returns whether the line has one now."""
-        others = [other for other in self.marks if not _on_same_line(other, mark)]
+        """Sets a bookmark, or removes the one of the same line. Returns whether the line has one now."""
+        others = [other for other in self.marks if not _are_on_same_line(other, mark)]
         is_removed = len(others) < len(self.marks)
         self.marks = others
         if is_removed:
@@ -55,24 +55,25 @@ class Bookmarks:
         return True
 
     def lines_of(self, graph: int, key: StageKey | None) -> set[int]:
-        """The lines of a stage that have bookmarks."""
+        """Returns the lines of a stage that have bookmarks."""
         return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
 
     def to_data(self) -> list[object]:
-        """The bookmarks as plain values for `from_data`, equal to those read from a file."""
+        """Returns the bookmarks as plain values for `from_data`, equal to those read from a file."""
         data: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
         return data
 
     @staticmethod
     def from_data(data: object) -> Bookmarks:
-        """Read the values of `to_data`. Raises `msgspec.ValidationError` if they are not a list of bookmarks."""
+        """Reads the values of `to_data`. Raises `msgspec.ValidationError` if they are not a list of bookmarks."""
         return Bookmarks(msgspec.convert(data, list[Bookmark]))
 
 
-def _on_same_line(one: Bookmark, other: Bookmark) -> bool:
+def _are_on_same_line(one: Bookmark, other: Bookmark) -> bool:
     return (one.graph, one.key, one.line) == (other.graph, other.key, other.line)
 
 
+# The maximum number of runs in a session file.
 MAX_RUNS = 50
 
 
@@ -101,11 +102,12 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 def make_record(ended_at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
-    """The record of a run on `inputs` that ended at `ended_at`, in seconds since the epoch."""
+    """Returns the record of a run on `inputs` that ended at `ended_at`, in seconds since the epoch."""
     return RunRecord(ended_at, recipe, _without_images(report), without_content(inputs), content_hash(inputs))
 
 
 def _without_images(report: RunReport) -> RunReport:
+    """Returns the report without histograms and maps of differences."""
     sides = tuple(replace(side, outputs=_outputs_without_images(side.outputs)) for side in report.sides)
     return replace(report, outputs=_outputs_without_images(report.outputs), sides=sides)
 
@@ -115,22 +117,22 @@ def _outputs_without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputRe
 
 
 def without_content(inputs: InputChoice) -> InputChoice:
-    """The inputs without the content of a file."""
+    """Returns the inputs without the content of a file."""
     return replace(inputs, content=b"")
 
 
 def content_hash(inputs: InputChoice) -> str:
-    """The hash of the content of an input file; empty if the inputs are not from a file."""
+    """Returns the hash of the content of an input file; empty if the inputs are not from a file."""
     return hashlib.sha256(inputs.content).hexdigest() if inputs.content else ""
 
 
 def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
-    """The latest `MAX_RUNS` of the runs and `record`."""
+    """Returns the latest `MAX_RUNS` of the runs and `record`."""
     return [*runs, record][-MAX_RUNS:]
 
 
 def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
-    """A short description: the preset, how many passes are added (+) and removed (-), and other differences."""
+    """Returns a short description: the preset, how many passes are added (+) and removed (-), and other differences."""
     parts = [recipe.preset]
     if preset is not None and recipe.steps != preset.steps:
         passes, preset_passes = _enabled_passes(recipe), _enabled_passes(preset)
@@ -146,7 +148,7 @@ def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
 
 
 def _enabled_passes(recipe: Recipe) -> set[tuple[int, str]]:
-    """The enabled passes, each as the number of earlier passes with the same spelling, and the spelling."""
+    """Returns the enabled passes, each as the number of earlier passes with the same spelling, and the spelling."""
     counts: dict[str, int] = {}
     passes = set()
     for step in recipe.steps:
@@ -157,6 +159,7 @@ def _enabled_passes(recipe: Recipe) -> set[tuple[int, str]]:
     return passes
 
 
+# The notice when a user opens a script for the first time.
 FIRST_SCRIPT_NOTICE = "opening a .py file executes it; other file types never execute code"
 T = TypeVar("T")
 
@@ -194,7 +197,7 @@ class SavedScreen(msgspec.Struct, frozen=True):
 
 
 def read_session(path: Path) -> tuple[SavedScreen, str]:
-    """The session saved in `path`, and an error, empty if the file is valid or does not exist."""
+    """Returns the session saved in `path`, and an error, empty if the file is valid or does not exist."""
     try:
         content = path.read_bytes()
         file_formats.SESSION.check_stamp(msgspec.msgpack.decode(content, type=file_formats.Stamp))
@@ -206,7 +209,7 @@ def read_session(path: Path) -> tuple[SavedScreen, str]:
 
 
 def write_session(path: Path, saved: SavedScreen) -> None:
-    """Save `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
+    """Saves `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
     names = zip(saved.__struct_fields__, saved.__struct_encode_fields__, strict=True)
     fields = {encoded: getattr(saved, name) for name, encoded in names}
     write_bytes_atomically(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
@@ -228,7 +231,7 @@ class SessionFile:
         self._current = self._written = self._on_disk = SavedScreen()
 
     def read(self) -> tuple[SavedScreen, str]:
-        """The saved session, and an error. The first write renames an unreadable file."""
+        """Returns the saved session, and an error. The first write renames an unreadable file."""
         self._last_stamp = read_stamp(self._path)
         saved, problem = read_session(self._path)
         self._is_unreadable = bool(problem)
@@ -236,11 +239,11 @@ class SessionFile:
         return saved, problem
 
     def mark_invalid(self) -> None:
-        """Rename the file at the next write, because it has invalid contents."""
+        """Renames the file at the next write, because it has invalid contents."""
         self._is_unreadable = True
 
     def set_session(self, saved: SavedScreen) -> None:
-        """Set the session for the next write."""
+        """Sets the session for the next write."""
         if saved != self._current:
             self._current = saved
 
@@ -250,7 +253,7 @@ class SessionFile:
         return self._current is self._written
 
     def write(self) -> None:
-        """Write the session that was set last. Raises `OSError`, and `ValueError` if it cannot be encoded."""
+        """Writes the session that was set last. Raises `OSError`, and `ValueError` if it cannot be encoded."""
         with self._lock:
             session = self._current
             if session is self._written:
@@ -266,7 +269,7 @@ class SessionFile:
             self._written, self._on_disk = session, content
 
     def _read_changes(self) -> SavedScreen:
-        """The current content of the file. It is read again only if another workbench has written it."""
+        """Returns the current content of the file. It is read again only if another workbench has written it."""
         stamp = read_stamp(self._path)
         if stamp != self._last_stamp:
             self._last_stamp = stamp
@@ -276,19 +279,20 @@ class SessionFile:
 
 
 def merge_sessions(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
-    """`mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
+    """Returns `mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
     runs = sorted(_merge_lists(base.runs, theirs.runs, mine.runs), key=lambda run: run.ended_at)[-MAX_RUNS:]
     marks = [saved.bookmarks if isinstance(saved.bookmarks, list) else [] for saved in (base, theirs, mine)]
     return msgspec.structs.replace(mine, runs=tuple(runs), bookmarks=_merge_lists(*marks))
 
 
 def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
+    """Merges two versions of a list whose common ancestor is `base`, like a three-way merge; additions are last."""
     added = [item for item in mine if item not in base and item not in theirs]
     return [item for item in theirs if item in mine or item not in base] + added
 
 
 def record_first_script(source: str, store: Path) -> bool:
-    """Record in `store` that a script was opened, if `source` is one. Returns whether it is the first one."""
+    """Records in `store` that a script was opened, if `source` is one. Returns whether it is the first one."""
     path = split_source(source).target
     if os.path.exists(path) and not path.endswith(".py"):
         return False

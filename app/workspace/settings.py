@@ -53,7 +53,7 @@ FIELD_SUMMARIES = {
 
 
 def settings_path() -> Path:
-    """The path of the settings file; `BUDDY_TUI_CONFIG` overrides it."""
+    """Returns the path of the settings file; `BUDDY_TUI_CONFIG` overrides it."""
     import platformdirs
 
     override = os.environ.get("BUDDY_TUI_CONFIG")
@@ -61,12 +61,12 @@ def settings_path() -> Path:
 
 
 def themes_folder(path: Path) -> Path:
-    """The folder of user themes, next to the settings file."""
+    """Returns the folder of user themes, next to the settings file."""
     return path.parent / "themes"
 
 
 def read_settings(path: Path) -> tuple[Settings, str]:
-    """The settings in the file at `path`, and an error, empty if the file is valid or does not exist."""
+    """Returns the settings in the file at `path`, and an error, empty if the file is valid or does not exist."""
     try:
         text = read_file(path)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def read_settings(path: Path) -> tuple[Settings, str]:
 
 
 def load_settings(path: Path) -> tuple[Settings, list[str]]:
-    """Load and apply the settings and the user themes. Returns the settings and all errors."""
+    """Loads and applies the settings and the user themes. Returns the settings and all errors."""
     settings, problem = read_settings(path)
     problems = [problem, *add_themes(themes_folder(path))]
     unknown_theme = theme_error(settings.theme)
@@ -91,7 +91,7 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
 
 
 def _parse_settings(text: str) -> Settings:
-    """Parse the text of a settings file. Raises `TomlError` for invalid TOML, settings or key bindings."""
+    """Parses the text of a settings file. Raises `TomlError` for invalid TOML, settings or key bindings."""
     data = parse_toml(text)
     try:
         file_formats.SETTINGS.check(data.pop(file_formats.FORMAT, 1), data.pop(file_formats.WRITER, ""))
@@ -109,7 +109,7 @@ def _parse_settings(text: str) -> Settings:
 
 
 def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
-    """The error for `message` of msgspec's validation of `data`, with the line of the invalid entry in `text`."""
+    """Returns the error for `message`, by which msgspec rejects `data`, with the line of the entry in `text`."""
     path_match = _PATH_SUFFIX.search(message)
     problem = _PATH_SUFFIX.sub("", message)
     path = [part for part in (path_match[1] if path_match else "").split(".") if part]

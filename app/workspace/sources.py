@@ -18,7 +18,7 @@ MAX_COMPLETIONS = 200
 
 
 def missing_source_error(source: str) -> str:
-    """The error for a source on this machine that is not a file and cannot be an object in a module, else empty."""
+    """Returns the error for a source on this machine that is neither a file nor `MODULE:NAME`; empty for others."""
     if os.path.lexists(source):
         return ""
     if source.replace("-", "_").isidentifier():
@@ -32,6 +32,7 @@ def missing_source_error(source: str) -> str:
 
 
 def _no_file_error(path: str) -> str:
+    """Returns the error for a missing file, with a file that the user may mean instead."""
     # Imported on demand: it takes longer than to find that a file exists.
     from buddy.compiler.protocol.source_locations import similar_file
 
@@ -56,7 +57,7 @@ class Program(NamedTuple):
 
 
 def parse_typed_program(typed: str, *, is_local: bool = True) -> Program:
-    """The program that the user has typed: a source, then arguments of the script.
+    """Returns the program that the user has typed: a source, then arguments of the script.
 
     Raises `ValueError` with the reason if a source on this machine (`is_local`) cannot be opened.
     """
@@ -73,7 +74,7 @@ def parse_typed_program(typed: str, *, is_local: bool = True) -> Program:
 
 
 def _check_source(source: str) -> None:
-    """Raise `ValueError` with the reason if a source on this machine cannot be opened."""
+    """Raises `ValueError` with the reason if a source on this machine cannot be opened."""
     if "\0" in source:
         raise ValueError("a path cannot contain a null character")
     if source.isidentifier() and not os.path.lexists(source):
@@ -98,7 +99,7 @@ def _check_source(source: str) -> None:
 
 
 def path_completions(typed: str) -> list[str]:
-    """The paths that continue `typed`, quoted for `parse_typed_program`; folders end with a slash and come first."""
+    """Returns the paths that continue `typed`, quoted for `parse_typed_program`: folders, which end with `/`, first."""
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
@@ -113,7 +114,7 @@ def path_completions(typed: str) -> list[str]:
 
 
 def _unquoted(typed: str) -> str:
-    """The path in `typed`, which may lack the closing quote."""
+    """Returns the path in `typed`, which may lack the closing quote."""
     for closing in ("", "'", '"'):
         try:
             words = shlex.split(typed + closing)
@@ -124,7 +125,7 @@ def _unquoted(typed: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """`path` as a word of a command line. The tilde stays outside of the quotes."""
+    """Returns `path` as a word of a command line. The tilde stays outside of the quotes."""
     home, slash, rest = path.partition("/")
     return f"{home}/{shlex.quote(rest) if rest else ''}" if slash and home.startswith("~") else shlex.quote(path)
 
@@ -136,7 +137,7 @@ class RecentPrograms:
         self._path = store / "recent.json"
 
     def read(self) -> list[Program]:
-        """The saved programs; none if the file is missing or damaged."""
+        """Returns the saved programs; none if the file is missing or damaged."""
         import msgspec
 
         try:
@@ -145,7 +146,7 @@ class RecentPrograms:
             return []
 
     def add(self, source: str, arguments: Sequence[str], now: float | None = None) -> None:
-        """Put a program first. A file is saved with its absolute path. Does nothing if the folder is not writable."""
+        """Puts a program first. A file is saved with its absolute path. Does nothing if the folder is not writable."""
         import msgspec
 
         from buddy.app.workspace.files import exclusive_lock, write_bytes_atomically

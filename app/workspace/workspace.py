@@ -73,7 +73,7 @@ class Workspace:
         return self.recipe_of(self.graph)
 
     def recipe_of(self, graph: int) -> Recipe:
-        """The recipe of a graph, which may not have been shown yet."""
+        """Returns the recipe of a graph, which may not have been shown yet."""
         return self._with_plugins(self._history_of(graph).recipe)
 
     @property
@@ -91,14 +91,14 @@ class Workspace:
         return "preset" if self.recipe == self.preset else "edited"
 
     def load(self, preset: Recipe) -> None:
-        """Start with the saved recipe of each graph, or with `preset`, and with the graph that was shown last."""
+        """Starts with the saved recipe of each graph, or with `preset`, and with the graph that was shown last."""
         self._preset, self.is_loaded = preset, True
         self._histories.clear()
         self.graph = self._read_shown_graph()
         self._history_of(self.graph)
 
     def set_graphs(self, graphs: Sequence[GraphInfo]) -> None:
-        """Set the graphs of the program. In the preset of a graph that starts as IR, earlier phases are disabled.
+        """Sets the graphs of the program. In the preset of a graph that starts as IR, earlier phases are disabled.
 
         If the program has such graphs, and their phases have changed, all histories are loaded again.
         """
@@ -113,27 +113,27 @@ class Workspace:
         return split_source(self.source).stem
 
     def with_steps_of(self, preset: Recipe) -> Recipe:
-        """The recipe of the graph on the screen with the passes of a preset, like `frontends.with_steps_of`."""
+        """Returns the recipe of the graph on the screen with the passes of a preset, like `frontends.with_steps_of`."""
         return self._disable_earlier_phases(with_steps_of(self.recipe, preset), self.graph)
 
     def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
-        """`recipe` without the passes of phases before the one at which the graph starts."""
+        """Returns `recipe` without the passes of phases before the one at which the graph starts."""
         if graph >= len(self._entry_phases):  # not captured yet
             return recipe
         return adapt_to_phase(recipe, *self._entry_phases[graph])
 
     def show_graph(self, graph: int) -> None:
-        """Switch to the recipe of another graph, and save its number as the shown graph."""
+        """Switches to the recipe of another graph, and saves its number as the shown graph."""
         self.graph = graph
         self._try_to_save(lambda: write_text_atomically(self._shown_graph_path, f"{graph}\n"))
 
     def add_graph(self, recipe: Recipe) -> None:
-        """Add the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
+        """Adds the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
         self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._for_graph(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> bool:
-        """Make `recipe` the current one, and save it. Returns false if it is already the current one.
+        """Makes `recipe` the current one, and saves it. Returns false if it is already the current one.
 
         Edits with the same non-empty `merge_key` in quick succession are undone together.
         """
@@ -143,14 +143,14 @@ class Workspace:
         return True
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, or an empty string if there is nothing to undo."""
+        """Undoes one edit. Returns its title, or an empty string if there is nothing to undo."""
         title = self._history.undo()
         if title:
             self._save_recipe()
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, or an empty string if there is nothing to redo."""
+        """Redoes the last undone edit. Returns its title, or an empty string if there is nothing to redo."""
         title = self._history.redo()
         if title:
             self._save_recipe()
@@ -162,7 +162,7 @@ class Workspace:
         return self._history.all_edits
 
     def undo_or_redo(self, steps: int) -> None:
-        """Redo that many edits, or, for a negative number, undo them."""
+        """Redoes that many edits, or, for a negative number, undoes them."""
         self._history.undo_or_redo(steps)
         self._save_recipe()
 
@@ -172,7 +172,7 @@ class Workspace:
         return self._history.past_edits
 
     def edits_of_others(self) -> list[Edit]:
-        """The edits of other workbenches for the graph on the screen, except those whose recipe is in `all_edits`.
+        """Returns the edits of other workbenches for the graph on the screen whose recipes are not in `all_edits`.
 
         The edits of the workbench that saved last come first. Of edits with equal recipes, only the first is returned.
         """
@@ -203,11 +203,13 @@ class Workspace:
         return self._history_of(self.graph)
 
     def _history_of(self, graph: int) -> History:
+        """Returns the history of a graph's recipe, which is loaded at the first use."""
         if graph not in self._histories:
             may_read_saved = self.is_loaded and not self._is_dump(graph)
             saved, edits, problem = self._file_of(graph).read() if may_read_saved else (None, None, "")
             self.problem = problem or self.problem
             preset = self._disable_earlier_phases(self._for_graph(self._preset, graph), graph)
+            # A recipe whose passes the user has not edited is adapted to the graph like the preset.
             has_preset_steps = saved is not None and saved.steps == self._preset.steps
             initial = self._disable_earlier_phases(saved, graph) if saved and has_preset_steps else saved
             history = History(preset, initial, self._clock)
@@ -224,21 +226,21 @@ class Workspace:
         return graph < len(self._entry_phases) and self._entry_phases[graph][0] == DUMP
 
     def _for_graph(self, recipe: Recipe, graph: int) -> Recipe:
-        """`recipe` for a graph of this program, without plug-ins, as it is stored."""
+        """Returns `recipe` for a graph of this program, without plug-ins, as it is stored."""
         return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
 
     def _with_plugins(self, recipe: Recipe) -> Recipe:
-        """`recipe` with the current plug-ins, which may have changed since the edit that made `recipe`."""
+        """Returns `recipe` with the current plug-ins, which may have changed since the edit that made `recipe`."""
         return msgspec.structs.replace(recipe, plugins=self.plugins)
 
     # ---- saving --------------------------------------------------------------------------------------------------
 
     def _save_recipe(self) -> None:
-        """Save the recipe and its history. If the recipe equals the preset, its file is deleted."""
+        """Saves the recipe and its history. If the recipe equals the preset, its file is deleted."""
         self._try_to_save(self._write_recipe)
 
     def _try_to_save(self, write: Callable[[], None]) -> None:
-        """Call `write`. An `OSError` becomes `problem`."""
+        """Calls `write`. An `OSError` becomes `problem`."""
         self.notice = ""
         try:
             write()
@@ -268,7 +270,10 @@ class Workspace:
 
 
 def default_store(host: str = "") -> Path:
-    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Each remote host, `host`, has a folder inside."""
+    """Returns the folder of saved recipes; `BUDDY_TUI_STATE` overrides it.
+
+    Each remote host, `host`, has a folder inside.
+    """
     import platformdirs
 
     folder = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
@@ -276,7 +281,10 @@ def default_store(host: str = "") -> Path:
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
-    """The recipe file of a graph of `source`. For an existing source, it does not depend on the working directory."""
+    """Returns the recipe file of a graph of `source`.
+
+    For an existing source, it does not depend on the working directory.
+    """
     parts = split_source(source)
     target = os.path.realpath(parts.target) if os.path.exists(parts.target) else parts.target
     number = f"-{graph}" if graph else ""

@@ -33,7 +33,10 @@ class Request(Frame, Generic[Answer_co], frozen=True):
 
 @cache
 def answer_type(request: type[Request[object]]) -> type[Frame]:
-    """Returns the type of the frame that answers requests of type `request`."""
+    """Returns the type of the frame that answers requests of type `request`.
+
+    A request names it as a string, `Request["Pong"]`, because the frame is defined later or in another module.
+    """
     (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
     (answer_frame,) = (frame for frame in subclasses(Frame) if frame.__name__ == answer.__forward_arg__)
     return answer_frame
@@ -50,15 +53,18 @@ def subclasses(base: type[_T]) -> Iterator[type[_T]]:
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-# The states of a worker, and the situations in which it exits; `WorkerState` explains them.
+# The states of a worker, and the situations in which a worker exits; `WorkerState` explains them.
 WorkerStatus = Literal["starting", "ready", "busy", "stopped", "dead"]
 WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level.
+    """The client's greeting. Fields with their defaults are sent too (`omit_defaults`), so that it has its `version`.
 
-    A client that `reopens` opens a program next: the workers wait until a program of an earlier session is drawn.
+    `log` is the minimum level of the engine's log messages.
+
+    With `reopens`, the client opens a program next. The host worker starts only when the graphs of an earlier session,
+    if any, have been sent, so that its start does not delay them.
     """
 
     version: int = PROTOCOL_VERSION
@@ -68,7 +74,7 @@ class Hello(Frame, frozen=True, omit_defaults=False):
 
 
 class PeerVersion(msgspec.Struct):
-    """The fields that the greetings of both sides have in every version of the protocol."""
+    """The fields that the greetings of both sides, `Hello` and `Welcome`, have in every version of the protocol."""
 
     type: str = ""
     version: int = 0

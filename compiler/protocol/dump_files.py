@@ -94,11 +94,10 @@ def format_of_text(head: bytes, suffix: str = "") -> DumpFormat | None:
 
 
 def is_text(head: bytes) -> bool:
-    """Returns whether the start of a file looks like text: at most 1 % of it are control characters, none of them
-    NUL."""
-    return b"\0" not in head and len(head.translate(None, bytes(range(8, 14)) + bytes(range(27, 256)))) * 100 <= len(
-        head
-    )
+    """Returns whether the start of a file looks like text: it has no NUL, and at most 1 % other control characters."""
+    # White space is text, and so is escape (27), which starts terminal colours.
+    control_characters = head.translate(None, bytes(range(8, 14)) + bytes(range(27, 256)))
+    return b"\0" not in head and len(control_characters) * 100 <= len(head)
 
 
 def language_of_text(head: bytes) -> Language:
@@ -129,8 +128,9 @@ def _format_of_folder(folder: Path) -> DumpFormat | None:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Returns the files in a folder and its subfolders, up to a number and a depth, without hidden files and links that
-    lead nowhere. Raises `OSError` if a folder cannot be read.
+    """Returns the files in a folder and its subfolders, up to a number and a depth.
+
+    Hidden files and links that lead nowhere are left out. Raises `OSError` if a folder cannot be read.
     """
     files: list[Path] = []
     folders = [(folder, 0)]

@@ -67,21 +67,26 @@ class BuddyError(Exception):
 
 
 def diagnostic_of(error: BaseException, what: str, where: str, todo: str = "") -> Diagnostic:
-    """Returns the diagnostic of an error that says where it happened, or a new one that begins with `what`."""
+    """Returns the diagnostic of a `BuddyError` that says where it happened; for other errors, a new diagnostic.
+
+    The new one consists of `what` followed by the error, `where` and `todo`.
+    """
     if isinstance(error, BuddyError) and error.where:
         return error.diagnostic
     return Diagnostic(f"{what}: {type(error).__name__}: {error}", where, todo)
 
 
 def _identity(code: Any) -> tuple[str, str]:
-    """Returns the module and the name of a class or function; other callables, such as a `partial`, have no name."""
+    """Returns the module and the qualified name of a class or function; "" for a callable without a name."""
     return code.__module__, getattr(code, "__qualname__", "")
 
 
 def check_registration(kind: str, name: str, first: Any, second: Any) -> None:
     """Raises `BuddyError` if `first`, which has registered `name`, is other code than `second`.
 
-    The same code may register again: a notebook's cell that runs twice, or a file that is loaded again.
+    Both are functions or classes; `first` is `None` if nobody has registered the name. `kind` says in the message what
+    is registered, such as "preset". The same code may register again: a notebook's cell that runs twice, or a file that
+    is loaded again.
     """
     if first is not None and _identity(first) != _identity(second):
         raise taken_name(kind, name, first.__module__, second.__module__)

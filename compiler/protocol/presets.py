@@ -42,24 +42,26 @@ def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, Opti
     return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
 
 
-# The phases of a program that torch-mlir imports: the imported ops, and those of the "torch backend contract". The
-# phase after them is named after the target dialect.
-IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
-ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
+# The phases of a program that torch-mlir imports: the imported ops, then the ops of torch-mlir's "torch backend
+# contract", which its conversions to other dialects take. The phase after them is named after the target dialect.
+IMPORTED, _TORCH_BACKEND = "imported", "torch-backend"
+# The dialect of a program from an ONNX file.
+ONNX = "onnx"
+_ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
-# Dialects with loops, or with ops that become loops.
+# Imported dialects with loops, or with ops that become loops.
 _WITH_LOOPS = {"onnx", "torch", "vhlo", "stablehlo", "scf"}
 
 # Converts ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
-FROM_ONNX = steps_of(
+_FROM_ONNX = steps_of(
     IMPORTED,
     ("convert-torch-onnx-to-torch", FUNC),
     ("torch-lower-to-backend-contract", MODULE, {"decompose": True, "shape-dtype-refine": True}),
 )
 
 # Converts the importer's ops to those that torch-mlir lowers: `torchdynamo-export-to-torch-backend-pipeline`.
-TO_BACKEND = steps_of(
-    BACKEND,
+_TO_TORCH_BACKEND = steps_of(
+    _TORCH_BACKEND,
     "inline",
     ("torch-match-quantized-custom-ops", FUNC),
     ("torch-reduce-op-variants", FUNC),
@@ -70,7 +72,7 @@ TO_BACKEND = steps_of(
 )
 
 _TORCH_TO_LINALG = steps_of(
-    ON_TENSORS["linalg"],
+    _ON_TENSORS["linalg"],
     ("torch-restructure-non-constant-axes", FUNC),
     ("torch-fuse-quantized-ops", FUNC),
     ("convert-torch-to-tmtensor", FUNC),
@@ -93,7 +95,7 @@ _TORCH_TO_LINALG = steps_of(
 )
 
 _TO_TOSA = steps_of(
-    ON_TENSORS["tosa"],
+    _ON_TENSORS["tosa"],
     ("torch-fuse-quantized-ops", FUNC),
     ("convert-torch-to-tosa", FUNC, {"require-full-tosa-conversion": True}),
     ("tosa-layerwise-constant-fold", FUNC),
@@ -109,26 +111,26 @@ _TO_TOSA = steps_of(
 
 # CHLO's and StableHLO's own passes of the pipeline have no registered names.
 _TO_STABLEHLO = steps_of(
-    ON_TENSORS["stablehlo"],
+    _ON_TENSORS["stablehlo"],
     "torch-backend-to-stablehlo-backend-pipeline",
 )
-FROM_STABLEHLO = steps_of(
-    ON_TENSORS["linalg"],
+_FROM_STABLEHLO = steps_of(
+    _ON_TENSORS["linalg"],
     ("stablehlo-aggressive-simplification", FUNC),
     "stablehlo-legalize-to-linalg",
     "canonicalize",
 )
 
-FROM_BACKEND: dict[Dialect, list[PassStep]] = {
+_FROM_TORCH_BACKEND: dict[Dialect, list[PassStep]] = {
     "linalg": _TORCH_TO_LINALG,
     "tosa": _TO_TOSA,
-    "stablehlo": [*_TO_STABLEHLO, *FROM_STABLEHLO],
+    "stablehlo": [*_TO_STABLEHLO, *_FROM_STABLEHLO],
 }
 
 
 def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
     """Returns the phases from torch-mlir's import to linalg on tensors; all programs share the later phases."""
-    names = [IMPORTED, BACKEND, ON_TENSORS[dialect], *([ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
+    names = [IMPORTED, _TORCH_BACKEND, _ON_TENSORS[dialect], *([_ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
     return tuple((name, "mlir") for name in names)
 
 
@@ -322,9 +324,12 @@ _SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, 
 
 
 def _torch_mlir_preset(dialect: Dialect, target: str) -> Preset:
-    """Returns the preset of torch-mlir's pipeline to `dialect`, described as `target`, and the common pipeline."""
+    """Returns the preset of torch-mlir's pipeline to `dialect`, then the common pipeline.
+
+    The summary of the preset calls the dialect `target`.
+    """
     name = preset_of(TORCH_MLIR, dialect)
-    steps = (*TO_BACKEND, *FROM_BACKEND[dialect], *_TO_LINALG, *_SHARED)
+    steps = (*_TO_TORCH_BACKEND, *_FROM_TORCH_BACKEND[dialect], *_TO_LINALG, *_SHARED)
     phases = (*PHASES[:2], *import_phases(dialect), *PHASES[3:])
     recipe = Recipe(preset=name, dialect=dialect, steps=steps, frontend=TORCH_MLIR)
     return Preset(name, f"imported by torch-mlir, by its own passes to {target}, then as by default", recipe, phases)
@@ -364,14 +369,14 @@ _PLUGIN_PRESETS: dict[str, tuple[Preset, Callable[..., Any]]] = {}
 
 
 def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
-    """Registers a preset; the decorated function returns its recipe, or the steps of a recipe.
+    """Decorates a function that returns a recipe, or the steps of a recipe: registers it as the preset `name`.
 
     The function is called once, when it is decorated. Raises `BuddyError` if the name is invalid or already in use.
     """
 
     def register(make: Maker) -> Maker:
-        made = make()
-        recipe = made if isinstance(made, Recipe) else Recipe(steps=tuple(made))
+        recipe_or_steps = make()
+        recipe = recipe_or_steps if isinstance(recipe_or_steps, Recipe) else Recipe(steps=tuple(recipe_or_steps))
         check_registration("preset", name, plugin_preset_functions().get(name), make)
         if not BACKEND_NAME.search(name) or (name in presets() and name not in _PLUGIN_PRESETS):
             todo = "choose a new name of lower-case letters, digits and hyphens"
@@ -406,8 +411,10 @@ def default_recipe(
 def without_packing(recipe: Recipe) -> Recipe:
     """Returns the recipe without packing of weights before the call."""
     steps = [
-        msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if facts(s.name).packs_weights else s
-        for s in recipe.steps
+        msgspec.structs.replace(step, options=(*step.options, (PACK_WEIGHTS, False)))
+        if facts(step.name).packs_weights
+        else step
+        for step in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))
 
@@ -415,18 +422,20 @@ def without_packing(recipe: Recipe) -> Recipe:
 def without_pack_limit(recipe: Recipe) -> Recipe:
     """Returns the recipe with no limit on the size of weights that are packed before the call.
 
-    Steps that set a limit keep it.
+    Steps that set a limit keep it: of equal options, the last one counts.
     """
     steps = [
-        msgspec.structs.replace(s, options=((PACK_LIMIT, 0), *s.options)) if facts(s.name).limits_packing else s
-        for s in recipe.steps
+        msgspec.structs.replace(step, options=((PACK_LIMIT, 0), *step.options))
+        if facts(step.name).limits_packing
+        else step
+        for step in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))
 
 
 # The phases that precede the LLVM dialect, and that dialect, in the presets for the CPU, in order.
 _PHASES_TO_LLVM = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
-# The phase of the steps that convert imported dialects.
+# The phase of the steps that are prepended to convert imported dialects.
 _IMPORT_PHASE = "fused"
 
 
@@ -452,9 +461,9 @@ def _import_steps(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
     # Functions that the entry function does not call are not part of the program.
     steps: list[PassStep] = steps_of(_IMPORT_PHASE, "symbol-dce")
     if "onnx" in dialects:
-        steps += FROM_ONNX
+        steps += _FROM_ONNX
     if "torch" in dialects:
-        steps += [*TO_BACKEND, *FROM_BACKEND[recipe.dialect]]
+        steps += [*_TO_TORCH_BACKEND, *_FROM_TORCH_BACKEND[recipe.dialect]]
     if {"vhlo", "stablehlo", "chlo"} & set(dialects):
         steps += _hlo_import_steps(dialects)
     if "complex" in dialects:
@@ -472,7 +481,7 @@ def _hlo_import_steps(dialects: Collection[str]) -> Iterable[PassStep]:
         yield from steps_of(_IMPORT_PHASE, "vhlo-legalize-to-stablehlo")
     if "chlo" in dialects:
         yield from steps_of(_IMPORT_PHASE, ("chlo-legalize-to-stablehlo", FUNC))
-    yield from FROM_STABLEHLO
+    yield from _FROM_STABLEHLO
 
 
 def _has_work(step: PassStep, entry_phase: str) -> bool:

@@ -81,8 +81,9 @@ class OpenPython(Request["PythonOpened"], frozen=True):
 
 
 class LineKind(IntEnum):
-    """What a line of Python is, as a byte of `PythonStructure.kinds`."""
+    """What a line of Python is, as a byte of `PythonStructure.kinds`: the code of an ASCII character."""
 
+    # `STRING` is a statement that is only a string, such as a docstring; `HEADER` is a `def` or `class` line.
     CODE, BLANK, COMMENT, STRING, IMPORT, HEADER = b" .#sid"
 
 

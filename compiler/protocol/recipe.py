@@ -299,23 +299,25 @@ def digest(*parts: object) -> str:
 def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     """Returns the keys under which the stages of a compilation are cached.
 
-    A disabled step has the key of the step before it, because it does not change the IR.
+    A disabled step has the key of the step before it, because it does not change the IR. Fields that are newer than the
+    cache are part of a key only if they differ from their defaults, so that cached stages stay valid.
     """
     graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
     plugins = [plugin.hash for plugin in recipe.plugins]
-    frontend = [recipe.frontend] * (recipe.frontend not in OWN_FRONTENDS)
-    checks = [recipe.checks] * (recipe.checks != "eager")
-    has_precision = recipe.precision != F32 or recipe.precisions
-    precision = [recipe.precision, recipe.precisions] if has_precision else []
-    top = digest(
-        graph_hash, recipe.dialect, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks,
-        *precision,
-    )  # fmt: skip
+    newer_fields: list[object] = []
+    if recipe.frontend not in OWN_FRONTENDS:
+        newer_fields.append(recipe.frontend)
+    if recipe.checks != "eager":
+        newer_fields.append(recipe.checks)
+    if recipe.precision != F32 or recipe.precisions:
+        newer_fields += [recipe.precision, recipe.precisions]
+    top = digest(graph_hash, recipe.dialect, recipe.partition, recipe.choices, graph_steps, plugins, *newer_fields)
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
             threads = [recipe.threads] if facts(step.name).reads_threads else []
-            key = digest(key, _identity(step), *threads, *([recipe.target] if recipe.target else []))
+            target = [recipe.target] if recipe.target else []
+            key = digest(key, _identity(step), *threads, *target)
         keys.append(key)
     return PrefixKeys(top, tuple(keys))
 
@@ -346,6 +348,7 @@ def to_toml(recipe: Recipe) -> str:
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
+    # Newer fields are written only if they are set, because a version without them rejects unknown fields.
     for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ()), ("skipped_steps", ())):
         if getattr(recipe, name) == default:
             del fields[name]
@@ -404,7 +407,7 @@ _PATH_OPTION = re.compile(
 )
 # A step is passed to MLIR's parser as text, so its names must be plain: others could contain further passes.
 _PLAIN_NAME = re.compile(r"[\w.-]+")
-# A value may contain further options, or a pipeline of passes with options.
+# A value may contain further options, or a pipeline of passes with options: these characters separate its words.
 _WORD_BREAKS = re.compile(r"[\s{}()<>\"',;=]+")
 _NESTED_OPTION = re.compile(r"([\w.-]+)=\S+")
 # Flags of IREE's compiler that start programs, load plug-ins, or read and write files. The list may be incomplete, so
@@ -438,9 +441,9 @@ def _permissions_of_step(step: PassStep) -> Iterator[str]:
     """Yields the phrases for one step, even if it is disabled, because the user can enable it with a key."""
     if step.level != "mlir" or facts(step.name).holds_ir:
         return
-    words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
+    names = (step.name, step.anchor or "any", *(name for name, _ in step.options))
     yield from (
-        f"the pass {step.name[:60]}, with {word[:60]!r} as a name" for word in words if not _PLAIN_NAME.fullmatch(word)
+        f"the pass {step.name[:60]}, with {name[:60]!r} as a name" for name in names if not _PLAIN_NAME.fullmatch(name)
     )
     for name, value in step.options:
         if isinstance(value, str) and (option := _path_option(name, value)):

@@ -149,8 +149,9 @@ def _missing_file_error(text: str, path: Path) -> SourceError:
 
 
 def similar_file(path: Path) -> str:
-    """Returns the path of the file that the user probably means instead of `path`: it has a similar name and the same
-    suffix, in the same folder. Returns "" if there is no such file.
+    """Returns the path of the file that the user probably means instead of `path`, "" without one.
+
+    It has a similar name and the same suffix, and is in the same folder.
     """
     import difflib  # only for error messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
@@ -147,13 +147,16 @@ class Tuned(Frame, frozen=True):
 # A recipe of a space: for each variation, the index of the chosen value.
 Point = tuple[int, ...]
 
+# The value of a parameter that the recipe does not set.
+DEFAULT = ""
+# The parameters that are fields of a recipe, with the names of the fields.
 THREADS, OPT_LEVEL, DIALECT, PARTITION = "threads", "opt-level", "dialect", "partition"
 PRECISION = "precision"
 _FIELDS = {
     THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTITION: "partition", PRECISION: "precision",
 }  # fmt: skip
 # The prefixes of variations of one node's lowering or precision; the node's stable name follows.
-LOWERING, PRECISION_OF = "lowering:", "precision:"
+_LOWERING_PREFIX, _PRECISION_PREFIX = "lowering:", "precision:"
 
 # The variations of a search if the user names none.
 USUAL_VARIATIONS = (
@@ -182,15 +185,17 @@ class Space:
 
     def recipe(self, point: Point) -> Recipe:
         """Returns the recipe at a point."""
-        chosen = zip(self.variations, point, strict=True)
-        return reduce(
-            lambda recipe, pair: with_value(recipe, pair[0].parameter, pair[0].values[pair[1]]), chosen, self.base
-        )
+        recipe = self.base
+        for variation, index in zip(self.variations, point, strict=True):
+            recipe = with_value(recipe, variation.parameter, variation.values[index])
+        return recipe
 
     def words(self, point: Point) -> tuple[str, ...]:
         """Returns a text for each choice of a point, such as `contractions-to-kernels.rows=4`."""
-        chosen = zip(self.variations, point, strict=True)
-        return tuple(f"{variation.parameter}={value_text(variation.values[index])}" for variation, index in chosen)
+        return tuple(
+            f"{variation.parameter}={value_text(variation.values[index])}"
+            for variation, index in zip(self.variations, point, strict=True)
+        )
 
     @cached_property
     def size(self) -> int:
@@ -209,10 +214,11 @@ class Space:
 
 def _index_chosen_by_pass(variation: Variation) -> int:
     """Returns the index of the value with which the pass chooses itself, 0 (the value of the base) without one."""
-    if "." not in variation.parameter:
+    is_pass_option = "." in variation.parameter
+    if not is_pass_option:
         return 0
     for index, value in enumerate(variation.values):
-        if any(_is_same(value, choice) for choice in _CHOSEN_BY_PASS):
+        if any(_is_same(value, automatic) for automatic in _CHOSEN_BY_PASS):
             return index
     return 0
 
@@ -243,7 +249,7 @@ def _is_same(first: OptionValue, second: OptionValue) -> bool:
 
 
 def _applies(recipe: Recipe, parameter: str) -> bool:
-    """True if the recipe has a parameter, and its pass is enabled if it is an option."""
+    """True if the recipe has the parameter. If that is an option of a pass, the pass must also be enabled."""
     try:
         current_value(recipe, parameter)
     except SpaceError:
@@ -259,26 +265,22 @@ def current_value(recipe: Recipe, parameter: str) -> OptionValue:
     if parameter in _FIELDS:
         field: OptionValue = getattr(recipe, _FIELDS[parameter])
         return field
-    if parameter.startswith(LOWERING):
-        return recipe.choice_map().get(parameter.removeprefix(LOWERING), DEFAULT)
-    if parameter.startswith(PRECISION_OF):
-        node = parameter.removeprefix(PRECISION_OF)
+    if parameter.startswith(_LOWERING_PREFIX):
+        return recipe.choice_map().get(parameter.removeprefix(_LOWERING_PREFIX), DEFAULT)
+    if parameter.startswith(_PRECISION_PREFIX):
+        node = parameter.removeprefix(_PRECISION_PREFIX)
         return next((choice.precision for choice in recipe.precisions if choice.node == node), DEFAULT)
     step = recipe.steps[_step_index(recipe, parameter)]
     _, dot, option = parameter.partition(".")
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
 
 
-# The value of a parameter that the recipe does not set.
-DEFAULT = ""
-
-
 def with_value(recipe: Recipe, parameter: str, value: OptionValue) -> Recipe:
     """Returns the recipe with `parameter` set to `value`. Raises `SpaceError` for a value of the wrong type."""
-    if (parameter == PRECISION or parameter.startswith(PRECISION_OF)) and value not in (*PRECISIONS, DEFAULT):
+    if (parameter == PRECISION or parameter.startswith(_PRECISION_PREFIX)) and value not in (*PRECISIONS, DEFAULT):
         raise SpaceError(f"{parameter}: unknown precision {value_text(value)}; known: {', '.join(PRECISIONS)}")
-    if parameter.startswith(PRECISION_OF):
-        return recipe.with_precision(parameter.removeprefix(PRECISION_OF), value or None)  # type: ignore[arg-type]
+    if parameter.startswith(_PRECISION_PREFIX):
+        return recipe.with_precision(parameter.removeprefix(_PRECISION_PREFIX), value or None)  # type: ignore[arg-type]
     if parameter in _FIELDS:
         current = current_value(recipe, parameter)
         if type(value) is not type(current):
@@ -286,8 +288,8 @@ def with_value(recipe: Recipe, parameter: str, value: OptionValue) -> Recipe:
                 f"{parameter} is {value_text(current)} in the recipe; {value_text(value)} has another type"
             )
         return replace(recipe, **{_FIELDS[parameter]: value})
-    if parameter.startswith(LOWERING):
-        return recipe.with_choice(parameter.removeprefix(LOWERING), str(value) or None)
+    if parameter.startswith(_LOWERING_PREFIX):
+        return recipe.with_choice(parameter.removeprefix(_LOWERING_PREFIX), str(value) or None)
     index, (_, dot, option) = _step_index(recipe, parameter), parameter.partition(".")
     if not dot:
         if not isinstance(value, bool):
@@ -297,7 +299,7 @@ def with_value(recipe: Recipe, parameter: str, value: OptionValue) -> Recipe:
 
 
 def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple[str, OptionValue], ...]:
-    """Returns the options of a step with `option` set to `value`, or without it for the default."""
+    """Returns the options of a step with `option` set to `value`; without `option` if `value` is `DEFAULT`."""
     others = {name: other for name, other in step.options if name != option}
     return tuple((others if value == DEFAULT else others | {option: value}).items())
 
@@ -313,7 +315,8 @@ def _step_index(recipe: Recipe, parameter: str) -> int:
         raise SpaceError(f"{parameter}: {name} occurs only {len(indices)} times in the recipe")
     fields = ", ".join(_FIELDS)
     raise SpaceError(
-        f"{parameter}: the recipe has no such pass; {fields}, {LOWERING}NODE and {PRECISION_OF}NODE can be varied too"
+        f"{parameter}: the recipe has no such pass; {fields}, {_LOWERING_PREFIX}NODE and {_PRECISION_PREFIX}NODE "
+        "can be varied too"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.protocol import MAX_FRAME
+from buddy.compiler.protocol.connection import MAX_FRAME
 from buddy.compiler.protocol.errors import BuddyError
 
 _HEADER_BYTES = 4
@@ -18,7 +18,7 @@ class WireError(BuddyError):
 
 
 class FrameError(BuddyError):
-    """A complete frame that this side cannot decode."""
+    """A frame is longer than `MAX_FRAME`, or complete but not of a type that this side can decode."""
 
 
 def encode(message: object) -> bytes:
@@ -33,6 +33,7 @@ class FrameDecoder:
     """Decodes the body of a frame to one of the given message types."""
 
     def __init__(self, types: object) -> None:
+        # `types` is a frame class or a union of them, such as `EngineFrame`.
         self._decoder = msgspec.msgpack.Decoder(types)
 
     def decode(self, body: bytes) -> Any:
@@ -50,7 +51,7 @@ class FrameBuffer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the bodies that are complete now.
+        """Adds received bytes, and returns the bodies of the frames that are complete now.
 
         Raises `WireError` if the bytes cannot be the beginning of a frame.
         """
@@ -78,15 +79,17 @@ class FrameBuffer:
         if len(self._bytes) < _HEADER_BYTES:
             return None
         length = self._length()
-        if not 0 < length <= MAX_FRAME or (
-            len(self._bytes) > _HEADER_BYTES and not _starts_a_map(self._bytes[_HEADER_BYTES])
-        ):
+        # The first byte of the body, if it has arrived, shows early that the peer sends something else than frames.
+        may_be_frame = len(self._bytes) == _HEADER_BYTES or _starts_map(self._bytes[_HEADER_BYTES])
+        if not 0 < length <= MAX_FRAME or not may_be_frame:
             raise WireError(f"this is not a frame: {_excerpt(self._bytes)}")
-        return _HEADER_BYTES + length if len(self._bytes) >= _HEADER_BYTES + length else None
+        end = _HEADER_BYTES + length
+        return end if len(self._bytes) >= end else None
 
 
-def _starts_a_map(byte: int) -> bool:
-    """Returns whether `byte` starts a MessagePack map, as in each frame. Text of a login banner does not."""
+def _starts_map(byte: int) -> bool:
+    """Returns whether `byte` starts a MessagePack map, as in every body. A letter, as in a login banner, does not."""
+    # The types fixmap, map 16 and map 32 of MessagePack.
     return 0x80 <= byte <= 0x8F or byte in (0xDE, 0xDF)
 
 

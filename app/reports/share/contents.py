@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple, TypeVar
 
+from buddy.app.reports import numerics
 from buddy.app.reports.python_lines import PythonLines
 from buddy.app.reports.share.tables import result_tables, shown_path
 from buddy.compiler.protocol import (
@@ -19,6 +20,7 @@ from buddy.compiler.protocol import (
     Diagnostic,
     FetchLines,
     GraphInfo,
+    NodeTime,
     OpenPython,
     ProfileReport,
     Request,
@@ -28,7 +30,7 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.file_formats import own_version
-from buddy.compiler.protocol.numerics import NumericsReport
+from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
 
@@ -70,7 +72,7 @@ class _Numbers(dict[Any, int]):
 
 
 def _line_runs(numbers: Iterable[int]) -> list[int]:
-    """Return runs of consecutive numbers, as a flat list: first number, length, first number, length…"""
+    """Returns runs of consecutive numbers, as a flat list: first number, length, first number, length…"""
     runs: list[int] = []
     expected = -1
     for number in numbers:
@@ -83,7 +85,7 @@ def _line_runs(numbers: Iterable[int]) -> list[int]:
 
 
 def _equal_runs(numbers: Iterable[int]) -> list[int]:
-    """Return runs of equal numbers, as a flat list: number, length, number, length…"""
+    """Returns runs of equal numbers, as a flat list: number, length, number, length…"""
     runs: list[int] = []
     for number in numbers:
         if runs and runs[-2] == number:
@@ -97,12 +99,12 @@ class _Texts:
     """Texts as runs of numbers of lines. A line has a number for each language, because its colours depend on it."""
 
     def __init__(self) -> None:
-        # A language, the quotes of the string that is open at the start of the line, and the line.
+        # The number of each (language, quotes of the string that is open at the start of the line, line).
         self._lines: dict[tuple[str, str, str], int] = _Numbers()
         self.texts: list[dict[str, list[int]]] = []
 
     def add(self, language: str, lines: Sequence[str], sets: Sequence[int]) -> int:
-        """Add a text whose line `i` comes from the nodes of set `sets[i]`. Returns its number."""
+        """Adds a text whose line `i` comes from the nodes of set `sets[i]`. Returns its number."""
         numbers, quotes = [], ""
         for line in lines:
             numbers.append(self._lines[language, quotes, line])
@@ -112,7 +114,7 @@ class _Texts:
         return len(self.texts) - 1
 
     def encode(self) -> dict[str, object]:
-        """Return the lines, the index of the colours of each line, and the colours as letters with lengths: `o12_1`."""
+        """Returns the lines, the texts, and the colours of lines: letters with lengths such as `o12_1`."""
         colours = _Numbers()
         colours_by_key: dict[tuple[str, str, str], str] = {}
         numbers = []
@@ -131,12 +133,12 @@ class _Texts:
 
 
 def _zeros(match: re.Match[str]) -> str:
-    """Return as many zeros as the match has characters."""
+    """Returns as many zeros as the match has characters."""
     return "0" * len(match[0])
 
 
 def _colours(language: str, quotes: str, line: str) -> str:
-    """Return the colours of a line as letters with lengths.
+    """Returns the colours of a line as letters with lengths.
 
     `quotes` are those of a string that is open at its start.
     """
@@ -145,7 +147,7 @@ def _colours(language: str, quotes: str, line: str) -> str:
 
 
 def _length(text: str) -> int:
-    """Return the length of a text in JavaScript, which counts UTF-16 units."""
+    """Returns the length of a text in JavaScript, which counts UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -167,53 +169,54 @@ class _GraphTexts:
         return [list(key) for key in self._sets]
 
     async def add(self, text_hash: str, language: str) -> int:
-        """Fetch a text and add it. Returns its number; equal texts have the same one."""
+        """Fetches a text and adds it. Returns its number; equal texts have the same one."""
         if (text_hash, language) not in self._added:
             lines: list[str] = []
             sets: list[int] = []
             while True:
                 window = await self._send(FetchLines(0, text_hash, len(lines), _WINDOW_LINES))
                 derived = frozenset(window.derived)
-                numbers = [self._number(name, index in derived) for index, name in enumerate(window.names)]
-                by_nodes = {nodes: self._set_of(numbers[index] for index in nodes) for nodes in set(window.nodes)}
-                sets += [by_nodes[nodes] for nodes in window.nodes] or [0] * len(window.lines)
+                indices = [self._index_of(name, number in derived) for number, name in enumerate(window.names)]
+                set_numbers = {nodes: self._set_of(indices[k] for k in nodes) for nodes in set(window.nodes)}
+                # A text without provenance has no nodes: its lines come from the empty set, number 0.
+                sets += [set_numbers[nodes] for nodes in window.nodes] or [0] * len(window.lines)
                 lines += window.lines
                 if len(lines) >= window.line_count or not window.lines:
                     break
             self._added[text_hash, language] = self._texts.add(language, lines, sets)
         return self._added[text_hash, language]
 
-    def _number(self, name: str, is_derived: bool) -> int | None:
-        """Return the index of a node in a set, `None` if it is not one of the graph."""
+    def _index_of(self, name: str, is_derived: bool) -> int | None:
+        """Returns the index that stands for a node in a set, `None` if the node is not one of the graph."""
         row = self._rows.get(name)
         return row if row is None or not is_derived else -1 - row
 
-    def _set_of(self, numbers: Iterable[int | None]) -> int:
-        return self._sets[tuple(sorted(number for number in numbers if number is not None))]
+    def _set_of(self, indices: Iterable[int | None]) -> int:
+        """Returns the number of the set of these nodes, which is added if necessary."""
+        return self._sets[tuple(sorted(index for index in indices if index is not None))]
 
 
 async def collect_contents(
     graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress = lambda _text: None,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> Callable[[], dict[str, object]]:  # fmt: skip
-    """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
+    """Fetches the contents of a report on `graphs`. Returns a function that encodes them as plain values.
 
     The returned function computes the colours of all lines, which takes seconds for large programs, and needs no
     engine. `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
     texts = _Texts()
-    encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
+    graph_values = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
     source, arguments = graphs[0].recipe.source, graphs[0].recipe.arguments
 
     def encode() -> dict[str, object]:
-        letters = {letter: name for name, letter in SYNTAX_LETTERS.items()}
-        program = {"source": shown_path(source), "arguments": list(arguments)}
         return {
             "format": FORMAT,
             "written_by": own_version(),
-            **program,
-            "syntax": letters,
-            "graphs": encoded,
+            "source": shown_path(source),
+            "arguments": list(arguments),
+            "syntax": {letter: name for name, letter in SYNTAX_LETTERS.items()},
+            "graphs": graph_values,
             **texts.encode(),
         }
 
@@ -224,7 +227,7 @@ async def _collect_graph(
     graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool],
 ) -> dict[str, object]:  # fmt: skip
-    """Fetch the texts of a graph, and return its contents as plain values."""
+    """Fetches the texts of a graph, and returns its contents as plain values."""
     graph_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
@@ -249,7 +252,7 @@ async def _collect_graph(
 async def _collect_python(
     graph: SharedGraph, shared: Sequence[str], texts: _GraphTexts, send: Send
 ) -> tuple[list[str], list[dict[str, object]]]:
-    """Return the paths and the contents of Python files that nodes come from, without those that cannot be opened."""
+    """Returns the paths and the contents of Python files that nodes come from, without those that cannot be opened."""
     paths, files = [], []
     for path in shared:
         try:
@@ -264,7 +267,7 @@ async def _collect_python(
 
 
 def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
-    """Return a stage as plain values. `text` is the number of its text."""
+    """Returns a stage as plain values. `text` is the number of its text."""
     step = recipe.steps[stage.step] if 0 <= stage.step < len(recipe.steps) else None
     return {
         "name": stage.name,
@@ -282,7 +285,7 @@ def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
 
 
 def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[object]]:
-    """Return the columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
+    """Returns the columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
     rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
     lowered = [assignments.get(row.stable) for row in rows]
     locations = [row.location.rpartition(":") for row in rows]
@@ -300,26 +303,25 @@ def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[obj
     }
     if graph.profile is not None:
         times = {time.node: time for time in graph.profile.nodes}
-        columns["ms"] = [_time_of(times.get(row.stable)) for row in rows]
+        columns["ms"] = [_milliseconds_of(times.get(row.stable)) for row in rows]
     if graph.numerics is not None:
         numbers = graph.numerics.by_node()
         columns["error"] = [_error_of(numbers.get(row.stable)) for row in rows]
     return columns
 
 
-def _time_of(time: Any) -> float | None:
-    """Return the milliseconds of a node that was timed separately."""
+def _milliseconds_of(time: NodeTime | None) -> float | None:
+    """Returns the milliseconds of a node; `None` if it was not timed, or only as a part of another node."""
     return None if time is None or time.into else round(time.seconds * 1e3, 6)
 
 
-def _error_of(numbers: Any) -> float | None:
-    """Return the largest difference of a node from its reference, as a multiple of the tolerance.
+def _error_of(numbers: NodeNumbers | None) -> float | None:
+    """Returns the largest difference of a node from its reference, as a multiple of the tolerance.
 
-    Differing NaNs and infinities count as 1e9, because JSON has no infinity.
+    It is `None` if it was not measured. Differing NaNs and infinities count as 1e9, because JSON has no infinity.
     """
     error = numbers.error if numbers is not None else None
     if error is None:
         return None
-    return (
-        1e9 if error.of_tolerance < 0 or not math.isfinite(error.of_tolerance) else float(f"{error.of_tolerance:.3g}")
-    )
+    multiple = numerics.tolerance_multiple(error)
+    return float(f"{multiple:.3g}") if math.isfinite(multiple) else 1e9

@@ -19,6 +19,7 @@ function expandRuns(runs, step) {
   return numbers;
 }
 
+/** The contents that `share/contents.py` collects. A line has a number (id), which the texts with that line share. */
 class Contents {
   constructor(data) {
     const { lines, colours, lineColours, texts, ...rest } = data;
@@ -83,6 +84,7 @@ const MAX_TABLE = 4_000_000;
 /** The differences of two lists of numbers: hunks [start in a, count in a, start in b, count in b], in order. */
 function compare(a, b) {
   const hunks = [];
+  // Adds a hunk of n lines from line i of a, and m lines from line j of b, to the last hunk if they touch.
   const add = (i, n, j, m) => {
     const last = hunks[hunks.length - 1];
     if (last && last[0] + last[1] === i && last[2] + last[3] === j) {
@@ -140,9 +142,10 @@ function commonUniqueLines(a, i, iEnd, b, j, jEnd) {
   return sequence.reverse();
 }
 
-/** Compares short parts by their longest common subsequence. */
+/** Compares short parts by their longest common subsequence, and adds the differences by `add`. */
 function compareByTable(a, i, iEnd, b, j, jEnd, add) {
   const width = jEnd - j + 1;
+  // The length of the longest common subsequence of the lines from p of a and from q of b, in row p and column q.
   const lengths = new Uint16Array((iEnd - i + 1) * width);
   for (let p = iEnd - i - 1; p >= 0; p--) {
     for (let q = width - 2; q >= 0; q--) {

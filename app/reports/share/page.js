@@ -15,6 +15,7 @@ const KEYS = [
   ["tab", "next part of the page"],
   ["escape", "end the search, the link and the comparison, one after another"],
 ];
+// The maximum number of lines of a stage that are printed.
 const PRINTED_LINES = 3000;
 const get = (id) => document.getElementById(id);
 
@@ -33,7 +34,9 @@ class Page {
     this.stageList = new Rows(get("stage-list"), (number) => this.drawStage(number), {
       cursor: (row) => row !== this.stage && this.showStage(row),
     });
+    // For each line of the contents, whether it matches; null without a search.
     this.matches = null;
+    // The numbers of lines that come from the pinned nodes `countedFor`, by text.
     this.linkCounts = new Map();
     this.countedFor = this.link.pinned;
     this.stage = -1;
@@ -43,8 +46,8 @@ class Page {
   // ---- graphs and stages ---------------------------------------------------------------------------------------
 
   start() {
-    const { source, arguments: words, graphs } = this.contents;
-    get("program").textContent = [source, ...words].join(" ");
+    const { source, arguments: scriptArguments, graphs } = this.contents;
+    get("program").textContent = [source, ...scriptArguments].join(" ");
     get("graph").append(...graphs.map((graph, k) => new Option(`graph ${graph.number}: ${graph.name}`, k)));
     get("graph").hidden = graphs.length < 2;
     const address = new URLSearchParams(location.hash.slice(1));
@@ -55,7 +58,7 @@ class Page {
     this.show(address.get("view") ?? (this.graph.stages.length ? "stages" : "results"));
   }
 
-  /** The stage that is shown first: the top-level IR, or the last one before a failure. */
+  /** The stage that is shown first: the failed one, else the first one in MLIR, which is the top-level IR. */
   firstStage() {
     const failed = this.graph.stages.findIndex((stage) => stage.state === "failed");
     return failed >= 0 ? failed : this.graph.stages.findIndex((stage) => stage.language === "mlir");
@@ -105,7 +108,7 @@ class Page {
       this.code.rows.cursor = 0;
       this.code.show(text, this.graph.sets);
       if (this.link.pinned.size) this.goToLinked();
-      else this.code.rows.moveTo(this.samePlace(line, text));
+      else this.code.rows.moveTo(this.cursorLineIn(text, line));
     } else {
       const before = this.contents.text(this.graph.stages[other].text);
       this.code.showDifferences(before, text, this.graph.sets, get("numbering").checked);
@@ -117,11 +120,11 @@ class Page {
     this.remember();
   }
 
-  /** The line in a new text that corresponds to a line of the text before: 0, unless the two are equal. */
-  samePlace(line, text) {
-    const same = this.shownText === text;
+  /** The line of the cursor when `text` is shown: `line`, where it was, if that text was shown before; else 0. */
+  cursorLineIn(text, line) {
+    const isSame = this.shownText === text;
     this.shownText = text;
-    return same ? line : 0;
+    return isSame ? line : 0;
   }
 
   drawStage(number) {
@@ -213,6 +216,7 @@ class Page {
     this.stepTo(this.code.linkedRows, step);
   }
 
+  /** Moves the cursor to the next of `rows`, or the previous one with a `step` of -1. Returns whether there is one. */
   stepTo(rows, step) {
     const at = this.code.rows.cursor;
     const next = step > 0 ? rows.find((row) => row > at) : rows.findLast((row) => row < at);
@@ -243,6 +247,7 @@ class Page {
     this.stageList.refresh();
   }
 
+  /** The number of lines of a stage that match. */
   stageMatches(number) {
     const { text } = this.graph.stages[number];
     if (!this.counts.has(text)) {

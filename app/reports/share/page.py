@@ -36,7 +36,7 @@ _COLOUR = re.compile(r"(on )?(#[0-9a-fA-F]{6})")
 
 
 def make_page(contents: Mapping[str, object], summary: str) -> str:
-    """Return the page as HTML. `summary` is the text that a browser without JavaScript shows."""
+    """Returns the page as HTML. `summary` is the text that a browser without JavaScript shows."""
     style = f"{_theme_rules()}\n{_read('page.css')}"
     script = "\n".join(map(_read, _SCRIPTS))
     data = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -68,12 +68,12 @@ def _read(name: str) -> str:
 
 
 def _hash_of(text: str) -> str:
-    """Return the source expression of a content security policy for an inline script or style sheet."""
+    """Returns the source expression of a content security policy for an inline script or style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _theme_rules() -> str:
-    """Return CSS rules with the colours of the light theme, and those of the dark theme for readers who prefer it."""
+    """Returns CSS rules with the colours of the light theme, and those of the dark theme for readers who prefer it."""
     light, dark = _variables(_LIGHT), _variables(_DARK)
     tokens = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
     return (
@@ -84,7 +84,7 @@ def _theme_rules() -> str:
 
 
 def _variables(name: str) -> str:
-    """Return the colours of a theme as variables: `--ROLE` and `--ROLE-on` for a role, `--syntax-NAME` for a token."""
+    """Returns the colours of a theme as variables: `--ROLE` and `--ROLE-on` for a role, `--syntax-NAME` for a token."""
     theme = themes()[name]
     styles = {role: theme.roles[role] for role in _ROLES}
     styles |= {f"syntax-{token}": style for token, style in theme.syntax.items()}
@@ -99,7 +99,7 @@ async def encode_report(
     graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> bytes:  # fmt: skip
-    """Return the file of a report on `graphs`.
+    """Returns the file of a report on `graphs`.
 
     `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
@@ -114,7 +114,7 @@ async def write_report(
     path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> int:  # fmt: skip
-    """Write a report on `graphs` to `path`, atomically. Returns its size in bytes.
+    """Writes a report on `graphs` to `path`, atomically. Returns its size in bytes.
 
     After a cancel, there is no file. Raises `OSError` if the file cannot be written, and like `encode_report`.
     """
@@ -126,7 +126,7 @@ async def write_report(
 
 
 def _summary(graphs: Sequence[SharedGraph]) -> str:
-    """Return the reports of the runs and the problems of the graphs as text."""
+    """Returns the reports of the runs and the problems of the graphs as text."""
     texts = [
         run_report_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None
     ]

@@ -1,9 +1,11 @@
 "use strict";
 // A list of rows of which only those near the visible part are in the document, and the drawing of lines of code.
 
+// In pixels, as in page.css.
 const ROW_HEIGHT = 18;
+// The number of rows that are drawn above and below the visible ones.
 const EXTRA_ROWS = 20;
-// Browsers limit the height of an element. A longer list scrolls by more than a row for each row's height.
+// Browsers limit the height of an element, in pixels. A longer list scrolls by more than a row for each row's height.
 const MAX_HEIGHT = 12_000_000;
 
 /** Creates an element with a class, and children that are elements or texts. */
@@ -72,8 +74,8 @@ class Rows {
       row.dataset.row = number;
       rows.push(row);
     }
-    const exact = this._scale === 1;
-    const top = exact ? from * ROW_HEIGHT : this.box.scrollTop - (first - from) * ROW_HEIGHT;
+    const isExact = this._scale === 1;
+    const top = isExact ? from * ROW_HEIGHT : this.box.scrollTop - (first - from) * ROW_HEIGHT;
     this._drawn.style.transform = `translateY(${top}px)`;
     this._drawn.replaceChildren(...rows);
   }

@@ -18,41 +18,46 @@ if TYPE_CHECKING:
     from buddy.app.reports.share.contents import SharedGraph
 
 # The maximum number of nodes in the tables of the slowest nodes and of those with the largest errors.
-_TOP = 20
+_MAX_NODES = 20
 Table = dict[str, Any]
 
 
 def shown_path(location: str) -> str:
-    """`location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
+    """Returns `location` as it is shared: relative to the current folder if it is inside, `~` for the home folder."""
     home = os.path.expanduser("~")
     short = relative_to_working_directory(location)
     return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short
 
 
 def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
-    """Return the tables of a graph, in the order in which the report shows them.
+    """Returns the tables of a graph, in the order in which the report shows them.
 
     A table has either `rows` or a `text`.
     """
-    return [*_failure(graph.problem), *_results(graph), *_nodes(graph), *_conditions(graph, welcome)]
+    return [
+        *_failure_tables(graph.problem),
+        *_run_tables(graph),
+        *_node_tables(graph),
+        *_condition_tables(graph, welcome),
+    ]
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """Return a table whose columns with names in `right` are right-aligned."""
+    """Returns a table whose columns with names in `right` are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
 
 
-def _failure(problem: Diagnostic | None) -> Iterator[Table]:
-    """Yield a table of the problem, if any."""
+def _failure_tables(problem: Diagnostic | None) -> Iterator[Table]:
+    """Yields a table of the problem, if any."""
     if problem is None:
         return
     rows = [("what", problem.what), ("where", problem.where), ("to do", problem.todo), ("details", problem.detail)]
     yield {**_table("Failure", ("", ""), [row for row in rows if row[1]]), "bad": True}
 
 
-def _results(graph: SharedGraph) -> Iterator[Table]:
-    """Yield the tables of a run: outputs, measurements and notes."""
+def _run_tables(graph: SharedGraph) -> Iterator[Table]:
+    """Yields the tables of a run: outputs, measurements and notes."""
     report = graph.report
     if report is None:
         return
@@ -66,7 +71,7 @@ def _results(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _output_row(output: OutputReport) -> tuple[object, ...]:
-    """Return the row of an output in the table of outputs."""
+    """Returns the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     texts = [*formatting.verdict_texts(output), formatting.nan_counts_text(output)]
     if output.verdict == "mismatch" and output.where:
@@ -76,7 +81,7 @@ def _output_row(output: OutputReport) -> tuple[object, ...]:
 
 
 def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the table of measurements."""
+    """Yields the rows of the table of measurements."""
     yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
     counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
     yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])
@@ -101,15 +106,15 @@ def _timing_text(timing: Timing) -> str:
     return f"{formatting.seconds(timing.median)} (quartiles {spread}, {runs})"
 
 
-def _nodes(graph: SharedGraph) -> Iterator[Table]:
-    """Yield tables of nodes: those in eager, the slowest, and those with the largest errors."""
+def _node_tables(graph: SharedGraph) -> Iterator[Table]:
+    """Yields tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
     fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
     if fallbacks:
         cells = [(rows[a.node].display_name, rows[a.node].target, a.reason) for a in fallbacks]
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
     if graph.profile is not None:
-        timed = profile.timed_nodes(graph.profile, graph.info)[:_TOP]
+        timed = profile.timed_nodes(graph.profile, graph.info)[:_MAX_NODES]
         whole = graph.profile.whole or 1.0
         times = [
             (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
@@ -122,15 +127,15 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         worst = [
             (rows[n.node].display_name if n.node in rows else n.node, n.value_state, numerics.error_text(n.error),
              numerics.tolerance_multiple_text(n.error), numerics.tolerance_multiple_text(n.own_error), n.tolerance)
-            for n in numerics.worst_nodes(graph.numerics, _TOP)
+            for n in numerics.worst_nodes(graph.numerics, _MAX_NODES)
         ]  # fmt: skip
         columns = ("node", "value", "error", "of tolerance", "alone", "tolerance")
         note = numerics.summary_lines(graph.numerics, graph.info)[0]
         yield {**_table("Nodes with the largest errors", columns, worst, columns[2:5]), "note": note}
 
 
-def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
-    """Yield the program, the machine, the versions, and the recipe."""
+def _condition_tables(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
+    """Yields the program, the machine, the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))
     rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]

@@ -18,6 +18,7 @@ class Link {
     return this._nodes.size ? this._nodes : this.pinned;
   }
 
+  /** Links the nodes of the line or row under the mouse or the cursor. */
   point(nodes) {
     if (this._nodes.size === nodes.length && nodes.every((node) => this._nodes.has(node))) return;
     this._nodes = new Set(nodes);
@@ -38,7 +39,14 @@ function setsWith(sets, nodes) {
   return sets.map((set) => nodes.size > 0 && set.some((node) => nodes.has(node < 0 ? -1 - node : node)));
 }
 
-/** Code in a box: a text, or the differences of two texts. */
+/**
+ * Code in a box: a text, or the differences of two texts, with a ruler of its marked lines.
+ *
+ * `_plan` has the rows of a comparison, and is null for a text alone. A row has a `kind` ("same", "removed", "added" or
+ * "fold") and the numbers of its line in the other text (`a`) and in this text (`b`), as far as it has one. `partner` is
+ * the line of the other text that a changed line replaces, or -1. A fold has the `count` of its lines, and as `origin`
+ * the first equal line, by which `_unfolded` knows it.
+ */
 class CodeView {
   constructor(box, contents, link, on = {}) {
     this._contents = contents;
@@ -82,7 +90,7 @@ class CodeView {
 
   /** Shows how `text` differs from the text `other`. */
   showDifferences(other, text, sets, ignoresNumbering) {
-    const lines = (one) => (ignoresNumbering ? this._contents.withoutNumbering(one.ids) : one.ids);
+    const lines = ({ ids }) => (ignoresNumbering ? this._contents.withoutNumbering(ids) : ids);
     this._other = other;
     this.text = text;
     this._sets = sets;
@@ -140,7 +148,7 @@ class CodeView {
     return Math.max(0, row);
   }
 
-  /** The rows of the lines that match, and of the changes. */
+  /** The rows of the lines that match. */
   matchingRows(matches) {
     const rows = [];
     for (let row = 0; row < this.rows.count; row++) {
@@ -150,11 +158,13 @@ class CodeView {
     return rows;
   }
 
+  /** The first row of each change. */
   get changedRows() {
     const isChange = (part) => part && (part.kind === "removed" || part.kind === "added");
     return (this._plan ?? []).flatMap((part, k, all) => (isChange(part) && !isChange(all[k - 1]) ? [k] : []));
   }
 
+  /** The number of the line at a row in the contents, -1 for a fold. */
   _idOf(row) {
     const part = this._plan?.[row];
     if (!this._plan) return this.text.ids[row];
@@ -172,6 +182,7 @@ class CodeView {
     return [...new Set((this._sets[this._setOf(row)] ?? []).map((node) => (node < 0 ? -1 - node : node)))];
   }
 
+  /** The number of the set of nodes that a row comes from; -1 without a row, 0 (the empty set) for a fold. */
   _setOf(row) {
     if (!this.text || row < 0 || row >= this.rows.count) return -1;
     const part = this._plan?.[row];
@@ -218,6 +229,7 @@ class CodeView {
     return rows;
   }
 
+  /** Marks changes, matches and linked lines in the ruler, at the heights of their rows in the whole text. */
   _drawRuler() {
     const { clientWidth: width, clientHeight: height } = this._ruler;
     [this._ruler.width, this._ruler.height] = [width, height];
@@ -256,6 +268,7 @@ class CodeView {
     return row;
   }
 
+  /** The text of the line that a changed line replaces, or that replaces it. */
   _partner(part) {
     const [text, line] = part.kind === "removed" ? [this.text, part.partner] : [this._other, part.partner];
     return this._contents.lines[text.ids[line]];

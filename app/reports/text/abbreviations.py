@@ -24,7 +24,7 @@ _DICTIONARY = re.compile(rf"\{{[^{{}}\n]{{{2 * MIN_ABBREVIATED},}}\}}")
 
 
 def abbreviate_types(line: str, ellipsis: str) -> str:
-    """Replace the content of layouts, struct types, inline maps and attribute dictionaries by `ellipsis`."""
+    """Replaces the content of layouts, struct types, inline maps and attribute dictionaries by `ellipsis`."""
     if line[:1] in "#!":
         # The definition of an alias stays in full.
         return line
@@ -50,14 +50,14 @@ class TypeNames:
         return text_hash in self._types
 
     def add(self, text_hash: str, types: Sequence[LongType]) -> None:
-        """Add the types of a text, and give names to those that have none."""
+        """Adds the types of a text, and gives names to those that have none."""
         self._types[text_hash] = tuple(types)
         keep_newest(self._types, MAX_CACHED_TEXTS)
         for long_type in types:
             self._names.setdefault(long_type.text, f"!T{len(self._names) + 1}")
 
     def show(self, *text_hashes: str) -> bool:
-        """Set the texts whose types are replaced by names. Returns whether they have changed."""
+        """Sets the texts whose types are replaced by names. Returns whether they have changed."""
         shown = tuple(text_hash for text_hash in text_hashes if text_hash in self._types)
         if shown == self._shown_texts:
             return False
@@ -69,17 +69,17 @@ class TypeNames:
         return True
 
     def types_of(self, text_hash: str) -> list[tuple[str, LongType]]:
-        """Return the types of a text with their names, in text order."""
+        """Returns the types of a text with their names, in text order."""
         return [(self._names[long_type.text], long_type) for long_type in self._types.get(text_hash, ())]
 
     def types_on(self, line: str) -> dict[str, str]:
-        """Map the names that replace the types on `line`, in line order, to the types."""
+        """Maps the names that replace the types on `line`, in line order, to the types."""
         if self._pattern is None or line[:1] in "#!":
             return {}
         return {self._names[long_type]: long_type for long_type in self._pattern.findall(line)}
 
     def abbreviate(self, line: str) -> str:
-        """Replace the long types on `line` by their names."""
+        """Replaces the long types on `line` by their names."""
         if self._pattern is None or line[:1] in "#!":
             # The definition of an alias stays in full.
             return line
@@ -104,7 +104,7 @@ class ConstantGap(NamedTuple):
 
 
 def find_gaps(line: str) -> list[ConstantGap]:
-    """Return the gaps of a line, in order."""
+    """Returns the gaps of a line, in order."""
     gaps: list[ConstantGap] = []
     # The difference between an offset in the full line and in `line`.
     shift = 0
@@ -127,32 +127,32 @@ class Expansions:
         self._full: set[tuple[str, int]] = set()
 
     def clear(self) -> None:
-        """Elide and abbreviate all lines again."""
+        """Elides and abbreviate all lines again."""
         self._filled.clear()
         self._full.clear()
 
     def show_full(self, text_hash: str, number: int) -> None:
-        """Show a line without abbreviations, until `collapse`."""
+        """Shows a line without abbreviations, until `collapse`."""
         self._full.add((text_hash, number))
 
     def next_gap(self, text_hash: str, number: int, line: str) -> tuple[int, ConstantGap] | None:
-        """Return the index of the first gap of a line that is not filled, and the gap."""
+        """Returns the index of the first gap of a line that is not filled, and the gap."""
         filled = self._filled.get((text_hash, number), {})
         return next(((index, gap) for index, gap in enumerate(find_gaps(line)) if index not in filled), None)
 
     def fill(self, text_hash: str, number: int, index: int, content: str, missing: int) -> None:
-        """Fill gap `index` with `content`, followed by a note that `missing` characters are still missing."""
+        """Fills gap `index` with `content`, followed by a note that `missing` characters are still missing."""
         note = f"… ({missing:,} more characters)" if missing > 0 else ""
         self._filled.setdefault((text_hash, number), {})[index] = content + note
 
     def collapse(self, text_hash: str, number: int) -> bool:
-        """Restore the elided and abbreviated form of a line. Returns whether the line had another form."""
+        """Restores the elided and abbreviated form of a line. Returns whether the line had another form."""
         was_full = (text_hash, number) in self._full
         self._full.discard((text_hash, number))
         return self._filled.pop((text_hash, number), None) is not None or was_full
 
     def apply(self, text_hash: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
-        """Return the line with its filled gaps, marked as full if it is shown without abbreviations."""
+        """Returns the line with its filled gaps, marked as full if it is shown without abbreviations."""
         if line is not None and (text_hash, number) in self._full:
             line = replace(line, is_full=True)
         filled = self._filled.get((text_hash, number))

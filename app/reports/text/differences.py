@@ -37,7 +37,7 @@ class DiffPart(NamedTuple):
     hidden: HiddenLines | None = None
 
     def split(self, line: int) -> tuple[DiffPart, DiffPart]:
-        """Return the parts before a line of the new text, and from that line on."""
+        """Returns the parts before a line of the new text, and from that line on."""
         before, removed, after, added = self.lines
         first_added = line - after
         first_removed = min(removed, first_added)
@@ -55,7 +55,7 @@ class DiffSection(NamedTuple):
     end: tuple[int, int]
 
     def parts(self) -> list[DiffPart]:
-        """Return the equal and the changed parts in order, without empty ones."""
+        """Returns the equal and the changed parts in order, without empty ones."""
         parts: list[DiffPart] = []
         old_line, new_line = self.begin
         for before, removed, after, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
@@ -65,7 +65,7 @@ class DiffSection(NamedTuple):
         return [part for part in parts if part.lines[1] or part.lines[3]]
 
     def between(self, first: int, end: int) -> DiffSection:
-        """Return the section of lines `first` to `end` of the new text, without lines removed at its ends."""
+        """Returns the section of lines `first` to `end` of the new text, without lines removed at its ends."""
         hunks: list[Hunk] = []
         # The position after the last hunk that ends before `first`.
         previous_end = (0, 0)
@@ -86,7 +86,7 @@ class DiffSection(NamedTuple):
 
 
 def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
-    """Return the outermost folds with changes after their first line, in order."""
+    """Returns the outermost folds with changes after their first line, in order."""
     changed: list[TextFold] = []
     # The last line of the new text that each hunk touches; a pure removal touches the next line.
     last_lines = [after + max(added, 1) - 1 for _, _, after, added in hunks]
@@ -100,7 +100,7 @@ def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[Tex
 
 
 def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
-    """Return the parts without the lines that `folds` hide: all lines of a fold except the first one.
+    """Returns the parts without the lines that `folds` hide: all lines of a fold except the first one.
 
     The part with the first line of a fold gets the numbers of its hidden lines.
     """
@@ -129,7 +129,7 @@ def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> 
 
 
 def _hide_under(head: DiffPart, part: DiffPart) -> DiffPart:
-    """`head` with the lines of `part` added to its hidden lines."""
+    """Returns `head` with the lines of `part` added to its hidden lines."""
     lines, added, removed = head.hidden or NO_LINES
     _, old_count, _, new_count = part.lines
     if part.is_equal:
@@ -213,13 +213,13 @@ class DiffRows:
         return self._starts[-1]
 
     def arrange(self, layout: DiffLayout) -> None:
-        """Change the layout. Unfolded runs stay unfolded."""
+        """Changes the layout. Unfolded runs stay unfolded."""
         if layout != self.layout:
             self.layout = layout
             self._update_runs()
 
     def row(self, number: int) -> DiffRow:
-        """Row `number`, starting at 0."""
+        """Returns row `number`, starting at 0."""
         index = bisect_right(self._starts, number) - 1
         run, offset = self._runs[index], number - self._starts[index]
         if run.kind == "fold":
@@ -234,7 +234,7 @@ class DiffRows:
         return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
 
     def row_of(self, line: int) -> int:
-        """Return the row of a line of the new text, of the fold that hides it, or of the nearest line that is shown."""
+        """Returns the row of a line of the new text, of the fold that hides it, or of the nearest shown line."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
         runs = self._runs
@@ -245,7 +245,7 @@ class DiffRows:
         return self._starts[index] + (0 if run.kind == "fold" else line - run.after)
 
     def line_of(self, number: int) -> int:
-        """Return the line of the new text at row `number`; for a removed line, the line after it."""
+        """Returns the line of the new text at row `number`; for a removed line, the line after it."""
         if not self.count:
             return 0
         row = self.row(min(number, self.count - 1))
@@ -261,7 +261,7 @@ class DiffRows:
         return self._section is not self._whole
 
     def narrow(self, window: tuple[int, int] | None, functions: Iterable[TextFold] = ()) -> None:
-        """Show only the lines of `window`, the first and last line of the new text to show; everything for `None`.
+        """Shows only the lines of `window`, the first and last line of the new text to show; everything for `None`.
 
         Those of `functions` that have changes are folded to their first line.
         """
@@ -270,7 +270,7 @@ class DiffRows:
         self._update_runs()
 
     def widen(self) -> None:
-        """Show everything; folded functions stay folded."""
+        """Shows everything; folded functions stay folded."""
         self._section = self._whole
         self._update_runs()
 
@@ -281,7 +281,7 @@ class DiffRows:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfold the fold at row `number`, or fold the equal lines that contain the row. Returns whether it did."""
+        """Unfolds the fold at row `number`, or folds the equal lines that contain the row. Returns whether it did."""
         run, row = self._runs[bisect_right(self._starts, number) - 1], self.row(number)
         if run.kind == "fold":
             self._unfolded.add(run.origin)
@@ -295,13 +295,13 @@ class DiffRows:
         return True
 
     def toggle_all(self) -> None:
-        """Unfold all equal lines, or fold them again if none are folded."""
+        """Unfolds all equal lines, or folds them again if none are folded."""
         folds = [run.origin for run in self._runs if run.kind == "fold"]
         self._unfolded = self._unfolded.union(folds) if folds else set()
         self._update_runs()
 
     def reveal(self, line: int) -> int:
-        """Return the row of a line of the new text. Unfolds the line if necessary."""
+        """Returns the row of a line of the new text. Unfolds the line if necessary."""
         if self._head_of(line) != line:
             self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
             self._update_runs()
@@ -312,7 +312,7 @@ class DiffRows:
         return row
 
     def _head_of(self, line: int) -> int:
-        """`line`, or the first line of the folded function that contains it."""
+        """Returns `line`, or the first line of the folded function that contains it."""
         index = bisect_right(self._functions, (line,)) - 1
         fold = self._functions[index] if index >= 0 else None
         return fold.first if fold is not None and fold.first < line <= fold.last else line
@@ -325,19 +325,19 @@ class DiffRows:
         return self._changes
 
     def change_after(self, number: int) -> int | None:
-        """Return the row of the first change below row `number`, wrapping around at the end."""
+        """Returns the row of the first change below row `number`, wrapping around at the end."""
         if not self._changes:
             return None
         return self._changes[bisect_right(self._changes, number) % len(self._changes)]
 
     def change_before(self, number: int) -> int | None:
-        """Return the row of the last change above row `number`, wrapping around at the start."""
+        """Returns the row of the last change above row `number`, wrapping around at the start."""
         return self._changes[bisect_right(self._changes, number - 1) - 1] if self._changes else None
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
     def _update_runs(self) -> None:
-        """Make the runs of the shown part again, with the first row of each run and of each change."""
+        """Makes the runs of the shown part again, with the first row of each run and of each change."""
         self._runs = [run for run in self._make_runs() if run.height]
         self._starts = [0, *accumulate(run.height for run in self._runs)]
         self._changes = []
@@ -348,7 +348,7 @@ class DiffRows:
                 self._changes.append(start)
 
     def _make_runs(self) -> Iterator[_Run]:
-        """Yield the runs of rows of the shown part. Some may be empty."""
+        """Yields the runs of rows of the shown part. Some may be empty."""
         parts = _hide_folded_parts(self._section.parts(), self._functions)
         for index, part in enumerate(parts):
             if part.is_equal:
@@ -363,9 +363,7 @@ class DiffRows:
                 yield _Run("added", *part.lines, hidden=part.hidden)
 
     def _equal_runs(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
-        """Yield the runs of equal lines: the first `head`, a fold, the last `tail`; all lines if the fold would
-        be short.
-        """
+        """Yields the runs of equal lines: the first `head`, a fold, the last `tail`; all lines if it would be short."""
         before, count, after, _ = part.lines
         folded = count - head - tail
         if folded < MIN_FOLDED_LINES or after in self._unfolded:
@@ -377,7 +375,7 @@ class DiffRows:
         yield _Run("same", before + end, tail, after + end, tail, after)
 
     def _runs_from(self, line: int) -> range:
-        """Return the indices of the runs from the first one that ends after `line` of the new text."""
+        """Returns the indices of the runs from the first one that ends after `line` of the new text."""
         low, high = 0, len(self._runs)
         while low < high:
             middle = (low + high) // 2

@@ -35,11 +35,11 @@ class Folds:
         self.count = max(0, last - self.start + 1 - self._hidden_before[-1])
 
     def line_of(self, row: int) -> int:
-        """Return the line at `row`."""
+        """Returns the line at `row`."""
         return self.start + row + self._hidden_before[bisect_left(self._rows, row)]
 
     def row_of(self, line: int) -> int:
-        """Return the row of `line`, or of the fold that hides it; the nearest row for a line outside the window."""
+        """Returns the row of `line`, or of the fold that hides it; the nearest row for a line outside the window."""
         index = bisect_right(self._firsts, line) - 1
         if index >= 0 and line <= self.visible_folds[index].last:
             return self._rows[index]
@@ -51,7 +51,7 @@ class Folds:
         return not self.count or self.line_of(self.row_of(line)) != line
 
     def hidden_count(self, line: int) -> int:
-        """Return the number of lines that are folded under `line`; 0 if it is not the first line of a fold."""
+        """Returns the number of lines that are folded under `line`; 0 if it is not the first line of a fold."""
         index = bisect_left(self._firsts, line)
         if index == len(self._firsts) or self._firsts[index] != line:
             return 0
@@ -59,7 +59,7 @@ class Folds:
 
 
 def _outermost(folds: Iterable[TextFold]) -> list[TextFold]:
-    """Return the outermost folds, in order."""
+    """Returns the outermost folds, in order."""
     outermost: list[TextFold] = []
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
         if not outermost or fold.first > outermost[-1].last:
@@ -68,5 +68,5 @@ def _outermost(folds: Iterable[TextFold]) -> list[TextFold]:
 
 
 def unfold_line(folds: Iterable[TextFold], line: int) -> set[TextFold]:
-    """Return the folds without those that hide `line`."""
+    """Returns the folds without those that hide `line`."""
     return {fold for fold in folds if not fold.first < line <= fold.last}

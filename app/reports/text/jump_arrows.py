@@ -49,7 +49,7 @@ class JumpArrows:
             self._place_arrow(arrow)
 
     def _place_arrow(self, arrow: Arrow) -> None:
-        """Put an arrow into the first lane that is free over its length, if any."""
+        """Puts an arrow into the first lane that is free over its length, if any."""
         free_lanes = (lane for lane, placed in enumerate(self._lanes) if not _overlaps(placed, arrow))
         arrow = arrow._replace(lane=next(free_lanes, LANES))
         if arrow.lane < LANES:
@@ -57,11 +57,11 @@ class JumpArrows:
         self._ends |= dict.fromkeys((arrow.target, *arrow.sources), arrow)
 
     def at(self, line: int) -> Arrow | None:
-        """Return the arrow that starts or ends at a line."""
+        """Returns the arrow that starts or ends at a line."""
         return self._ends.get(line)
 
     def cells(self, line: int, cursor: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """Return the margin of `line`, of `lanes` + 1 columns.
+        """Returns the margin of `line`, of `lanes` + 1 columns.
 
         Arrows that start or end at line `cursor` are highlighted.
         """
@@ -84,13 +84,13 @@ class JumpArrows:
         return [*cells, (_tip(line, own_arrow, lanes, glyphs), tip_role)]
 
     def continuation_cells(self, line: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """Return the margin of the continuation lines of `line`, if `line` is wrapped."""
+        """Returns the margin of the continuation lines of `line`, if `line` is wrapped."""
         arrows = [self._arrow_in(lane, line) for lane in reversed(range(lanes))]
         kinds = ["bar" if arrow is not None and line < arrow.last else "" for arrow in arrows]
         return [*((_glyph(kind, glyphs), "dim") for kind in kinds), (" ", "dim")]
 
     def _arrow_in(self, lane: int, line: int) -> Arrow | None:
-        """Return the arrow that covers `line` in `lane`."""
+        """Returns the arrow that covers `line` in `lane`."""
         arrows = self._lanes[lane]
         index = bisect_right(arrows, line, key=lambda arrow: arrow.first) - 1
         return arrows[index] if index >= 0 and line <= arrows[index].last else None
@@ -103,7 +103,7 @@ def _overlaps(placed: list[Arrow], arrow: Arrow) -> bool:
 
 
 def _tip(line: int, own_arrow: Arrow | None, lanes: int, glyphs: Glyphs) -> str:
-    """Return the column next to the text: the tip or shaft of an arrow, or the direction of one without a lane."""
+    """Returns the column next to the text: the tip or shaft of an arrow, or the direction of one without a lane."""
     if own_arrow is None:
         return " "
     if line == own_arrow.target:

@@ -38,7 +38,7 @@ class Pattern(NamedTuple):
         return self.source if self.regex else re.escape(self.source)
 
     def compile(self) -> re.Pattern[str]:
-        """Return the compiled pattern. Raises `PatternError` for an invalid regular expression."""
+        """Returns the compiled pattern. Raises `PatternError` for an invalid regular expression."""
         return compile_pattern(self.expression, self.ignore_case)
 
 
@@ -47,14 +47,14 @@ NO_PATTERN = Pattern("", "")
 
 
 def read_pattern(typed: str) -> Pattern:
-    """Parse the user's input. The search ignores case unless the input has capitals (smartcase)."""
+    """Parses the user's input. The search ignores case unless the input has capitals (smartcase)."""
     is_plain = typed.startswith(PLAIN_PREFIX)
     source = typed.removeprefix(PLAIN_PREFIX) if is_plain else typed
     return Pattern(typed, source, regex=not is_plain, ignore_case=source == source.lower())
 
 
 def pattern_error(pattern: Pattern) -> str:
-    """Return why a pattern cannot be used, and what to do; an empty string if it is valid."""
+    """Returns why a pattern cannot be used, and what to do; an empty string if it is valid."""
     try:
         pattern.compile()
     except PatternError as error:
@@ -68,7 +68,7 @@ class SlowPatternError(BuddyError):
 
 @contextlib.contextmanager
 def limited_time(seconds: float) -> Iterator[None]:
-    """Raise `SlowPatternError` if searches in this block need more processor time. Only in the main thread.
+    """Raises `SlowPatternError` if searches in this block need more processor time. Only in the main thread.
 
     `re` handles signals while it matches, so a timer interrupts it.
     """
@@ -89,12 +89,12 @@ def _interrupt(*_: object) -> None:
 
 
 def case_sensitive_regex(expression: str) -> Pattern:
-    """Return a case-sensitive regular expression."""
+    """Returns a case-sensitive regular expression."""
     return Pattern(expression, expression)
 
 
 def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = False) -> list[int]:
-    """Return the numbers of the texts in which a valid pattern matches.
+    """Returns the numbers of the texts in which a valid pattern matches.
 
     With `joined`, a text may continue the one before it: a space in the pattern also matches the end of a text with the
     indentation of the next. Such a match counts for the text in which it starts.
@@ -102,10 +102,11 @@ def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = Fal
     compiled = pattern.compile()
     if not joined or " " not in pattern.expression.strip():
         return [number for number, text in enumerate(texts) if compiled.search(text)]
-    words = pattern._replace(source="(?m)" + r"\s+".join(pattern.expression.replace("\\ ", " ").split()), regex=True)
-    # It is invalid if a space was inside of a construct, such as a set of characters.
+    parts = pattern.expression.replace("\\ ", " ").split()
+    across_lines = pattern._replace(source="(?m)" + r"\s+".join(parts), regex=True)
+    # It is invalid if a space was inside of a construct, such as a set of characters: then spaces match only spaces.
     with contextlib.suppress(PatternError):
-        compiled = words.compile()
+        compiled = across_lines.compile()
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
     matching = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
     return sorted({number for number in matching if number < len(texts)})
@@ -126,7 +127,7 @@ class StageHits:
 
 
 def stages_with_hits(rows: Sequence[StageRow], hits_of_texts: Sequence[Hits]) -> list[StageHits]:
-    """Return the stages with matches, in pipeline order. `hits_of_texts` are the matches in each text."""
+    """Returns the stages with matches, in pipeline order. `hits_of_texts` are the matches in each text."""
     by_text = {hits.text: hits for hits in hits_of_texts}
     first_with_text: dict[str, str] = {}
     stages = []
@@ -139,7 +140,7 @@ def stages_with_hits(rows: Sequence[StageRow], hits_of_texts: Sequence[Hits]) ->
 
 
 def first_and_last_text(rows: Sequence[StageRow], stages: Sequence[StageHits]) -> str:
-    """Return a summary of the stages with matches: `first in A (3 lines), gone after B`.
+    """Returns a summary of the stages with matches: `first in A (3 lines), gone after B`.
 
     After pass B, no line matches.
     """
@@ -157,7 +158,7 @@ def _line_count_text(stage: StageHits) -> str:
 
 
 def stage_note(stage: StageHits, is_first: bool) -> str:
-    """Return the number of matches in a stage, and whether it is the first one or has the text of an earlier one."""
+    """Returns the number of matches in a stage, and whether it is the first one or has the text of an earlier one."""
     same_text = f"same text as {stage.same_as}" if stage.same_as else ""
     facts = [_line_count_text(stage), same_text, "first" if is_first else ""]
     return ", ".join(fact for fact in facts if fact)

@@ -14,7 +14,7 @@ Hunk = tuple[int, int, int, int]
 
 
 def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
-    """Return the unified diff of the texts `before` and `after`.
+    """Returns the unified diff of the texts `before` and `after`.
 
     Lines that differ outside of `hunks`, which a structural diff ignores, are printed as in `after`.
     """
@@ -26,24 +26,28 @@ def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: s
 
 
 def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
-    """Yield groups of consecutive hunks whose contexts touch or overlap."""
+    """Yields groups of consecutive hunks whose contexts touch or overlap."""
     group: list[Hunk] = []
     for hunk in hunks:
-        if group and hunk[0] - (group[-1][0] + group[-1][1]) > 2 * CONTEXT:
-            yield group
-            group = []
+        if group:
+            before, removed, _, _ = group[-1]
+            if hunk[0] - (before + removed) > 2 * CONTEXT:
+                yield group
+                group = []
         group.append(hunk)
     if group:
         yield group
 
 
 def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]:
-    """Return the lines of a group: its header, and its changes with their context."""
-    first, last = group[0], group[-1]
-    lead = min(CONTEXT, first[0], first[2])
-    tail = min(CONTEXT, len(new) - (last[2] + last[3]), len(old) - (last[0] + last[1]))
-    old_start, new_start = first[0] - lead, first[2] - lead
-    old_end, new_end = last[0] + last[1] + tail, last[2] + last[3] + tail
+    """Returns the lines of a group: its header, and its changes with their context."""
+    first_before, _, first_after, _ = group[0]
+    last_before, last_removed, last_after, last_added = group[-1]
+    old_end, new_end = last_before + last_removed, last_after + last_added
+    lead = min(CONTEXT, first_before, first_after)
+    tail = min(CONTEXT, len(old) - old_end, len(new) - new_end)
+    old_start, new_start = first_before - lead, first_after - lead
+    old_end, new_end = old_end + tail, new_end + tail
     lines = [f"@@ -{_line_range(old_start, old_end)} +{_line_range(new_start, new_end)} @@"]
     printed_end = new_start
     for before, removed, after, added in group:
@@ -55,7 +59,7 @@ def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]
 
 
 def _line_range(start: int, end: int) -> str:
-    """Return a range in unified format: the first line and the number of lines.
+    """Returns a range in unified format: the first line and the number of lines.
 
     An empty range has the line before it.
     """
@@ -77,7 +81,7 @@ Spans = tuple[tuple[int, int], ...]
 def changed_words(
     before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
 ) -> tuple[Spans, Spans]:
-    """Return the spans of the words that differ between the lines `before` and `after`, in each of them.
+    """Returns the spans of the words that differ between the lines `before` and `after`, in each of them.
 
     They are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
@@ -98,7 +102,7 @@ def changed_words(
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
-    """Return the spans of the words of `old` and of `new` whose keys differ.
+    """Returns the spans of the words of `old` and of `new` whose keys differ.
 
     The keys are compared instead of the words.
     """
@@ -109,15 +113,16 @@ def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_ke
     if 2 * (start + end + min(len(old_middle), len(new_middle))) < required:
         return (), ()
     matcher = SequenceMatcher(None, old_middle, new_middle, autojunk=False)
-    edits = [edit for edit in matcher.get_opcodes() if edit[0] != "equal"]
-    if 2 * (len(old_keys) - sum(edit[2] - edit[1] for edit in edits)) < required:
+    edits = [ranges for operation, *ranges in matcher.get_opcodes() if operation != "equal"]
+    n_equal = len(old_keys) - sum(old_end - old_start for old_start, old_end, _, _ in edits)
+    if 2 * n_equal < required:
         return (), ()
-    old_spans = _spans(old, ((start + edit[1], start + edit[2]) for edit in edits))
-    return old_spans, _spans(new, ((start + edit[3], start + edit[4]) for edit in edits))
+    old_spans = _spans(old, ((start + old_start, start + old_end) for old_start, old_end, _, _ in edits))
+    return old_spans, _spans(new, ((start + new_start, start + new_end) for _, _, new_start, new_end in edits))
 
 
 def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
-    """Return the number of equal words at the start, and the number of equal words at the end among the others."""
+    """Returns the number of equal words at the start, and the number of equal words at the end among the others."""
     shorter = min(len(old), len(new))
     start = next((index for index in range(shorter) if old[index] != new[index]), shorter)
     end = next((index for index in range(shorter - start) if old[-1 - index] != new[-1 - index]), shorter - start)
@@ -125,7 +130,7 @@ def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
 
 
 def _spans(words: list[str], ranges: Iterable[tuple[int, int]]) -> Spans:
-    """Return the ranges of characters for ranges (start, end) of words, without empty ones."""
+    """Returns the ranges of characters for ranges (start, end) of words, without empty ones."""
     starts = [0]
     for word in words:
         starts.append(starts[-1] + len(word))

@@ -1,8 +1,9 @@
 """The difference of two stage texts, line by line or by structure, and of any two sequences.
 
-The anchors are those of patience diff (Bram Cohen), the longest increasing run of pairs, found again within each gap. A
-gap without anchors is compared by the algorithm of E. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986),
-with a bounded number of edits at a time: if more are needed, it continues from the furthest point it has reached.
+Two sequences are compared as in patience diff (Bram Cohen): items that occur once in each are anchors, of which the
+longest increasing run of pairs is used, and the gaps between anchors are compared in the same way. A gap without
+anchors is compared by the algorithm of E. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986), with a
+bounded number of edits at a time: if more are needed, the search continues from the furthest point that it has reached.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Hunk(NamedTuple):
     added: int
 
 
-# The positions of two equal items, one in each sequence.
+# The positions of two equal items: `x` in the first sequence (the text before), `y` in the second one (the text after).
 Pair = tuple[int, int]
 
 
@@ -48,6 +49,7 @@ def hunks(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Hunk]:
 def hunks_between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
     """Returns the hunks between the equal pairs of two sequences, which have `before` and `after` items."""
     result: list[Hunk] = []
+    # The positions after the previous pair.
     i = j = 0
     for x, y in (*pairs, (before, after)):
         if x > i or y > j:
@@ -59,6 +61,7 @@ def hunks_between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
 def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
     """Returns pairs of positions of equal items, increasing in both sequences."""
     pairs: list[Pair] = []
+    # The gaps that are still to be compared: items `a` to `b - 1` of `one` with items `c` to `d - 1` of `other`.
     gaps = [(0, len(one), 0, len(other))]
     while gaps:
         a, b, c, d = gaps.pop()
@@ -81,7 +84,7 @@ def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
 
 
 def _gaps(anchors: list[Pair], a: int, b: int, c: int, d: int) -> list[tuple[int, int, int, int]]:
-    """Returns the pairs of ranges between the anchors in the ranges `a` to `b` and `c` to `d`."""
+    """Returns the gaps, as in `matches`, before, between and after the anchors in the ranges `a` to `b`, `c` to `d`."""
     gaps = []
     for x, y in (*anchors, (b, d)):
         if x > a and y > c:
@@ -94,20 +97,20 @@ def _find_anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: i
     """Returns the longest increasing run of pairs of items that occur once in each of the two ranges."""
     left, right = _unique_positions(one, a, b), _unique_positions(other, c, d)
     pairs = [(position, right[item]) for item, position in left.items() if item in right]
-    # For each length of a run: the smallest `y` at which a run of this length ends, and the pair there. `links` has for
-    # each pair the one before it in its run.
-    tails: list[int] = []
-    ends: list[int] = []
-    links: list[int] = []
-    for k, (_, y) in enumerate(pairs):
-        length = bisect_left(tails, y)
-        links.append(ends[length - 1] if length else -1)
-        tails[length : length + 1], ends[length : length + 1] = [y], [k]
+    # For each length of a run, minus 1: the smallest `y` at which a run of this length ends, and the index of that
+    # pair. `previous` has for each pair the index of the one before it in its run, -1 for none.
+    end_positions: list[int] = []
+    end_pairs: list[int] = []
+    previous: list[int] = []
+    for index, (_, y) in enumerate(pairs):
+        length = bisect_left(end_positions, y)
+        previous.append(end_pairs[length - 1] if length else -1)
+        end_positions[length : length + 1], end_pairs[length : length + 1] = [y], [index]
     run: list[Pair] = []
-    k = ends[-1] if ends else -1
-    while k >= 0:
-        run.append(pairs[k])
-        k = links[k]
+    index = end_pairs[-1] if end_pairs else -1
+    while index >= 0:
+        run.append(pairs[index])
+        index = previous[index]
     return run[::-1]
 
 
@@ -132,22 +135,24 @@ def _match_by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
     right = [position for position, item in enumerate(other) if item in common]
     left_items, right_items = [one[position] for position in left], [other[position] for position in right]
     pairs: list[Pair] = []
+    # The point (i, j) up to which the items are compared.
     i = j = 0
     while i < len(left_items) and j < len(right_items):
         # Sequences are alike if at least one item of eight has been paired so far.
         max_edits = _MAX_EDITS if len(pairs) * 8 >= i else _MAX_EDITS_IF_UNLIKE
         path, x, y = _path(left_items[i:], right_items[j:], max_edits)
-        pairs += [(left[i + u], right[j + v]) for u, v in path]
+        pairs += [(left[i + path_x], right[j + path_y]) for path_x, path_y in path]
         i, j = i + x, j + y
     return pairs
 
 
 def _path(one: Sequence[int], other: Sequence[int], max_edits: int) -> tuple[list[Pair], int, int]:
-    """Returns the pairs on a shortest edit path, and the point where the path ends.
+    """Returns the pairs on a shortest edit path, and the point (x, y) where the path ends.
 
     It ends at the end of both sequences, or at the furthest point within `max_edits` edits.
     """
     n, m = len(one), len(other)
+    # The furthest `x` that was reached on each diagonal `k` (`x - y`); `trail` has a copy from before each edit.
     furthest = {1: 0}
     trail: list[dict[int, int]] = []
     for edits in range(min(n + m, max_edits) + 1):
@@ -159,6 +164,7 @@ def _path(one: Sequence[int], other: Sequence[int], max_edits: int) -> tuple[lis
             furthest[k] = x
             if x >= n and x - k >= m:
                 return _walk_back(trail, n, m), n, m
+    # The last edit has reached every second diagonal: the entries of the others are from the edit before.
     parity = (len(trail) - 1) % 2
     ends = [(x, x - k) for k, x in furthest.items() if (k - parity) % 2 == 0 and x <= n and 0 <= x - k <= m]
     x, y = max(ends, key=sum)
@@ -231,7 +237,7 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
     one, other = list(line_keys(before, language, aliases[0])), list(line_keys(after, language, aliases[1]))
     # The printer orders definitions by use. Those that both texts have correspond in any order: they share a number.
     numbers = dict.fromkeys(set(aliases[0].key_of_alias.values()).intersection(aliases[1].key_of_alias.values()), 0)
-    keys = [[numbers.setdefault(shape.key, len(numbers) + 1) for shape in side] for side in (one, other)]
+    keys = [[numbers.setdefault(line.key, len(numbers) + 1) for line in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
     i = j = 0
@@ -251,6 +257,9 @@ class _Alignment:
 
     If another `%1 = f(%a)` is inserted after `%0 = f(%a)`, the keys do not determine which of the two lines is new. The
     lines that use the values do: each pair of lines is a vote that the names in them stand for each other.
+
+    `one` and `other` are the lines of both texts, `keys` has a number for each of their keys, and `pairs` are pairs of
+    lines with equal numbers. A `side` is 0 for the first text, 1 for the second one.
     """
 
     def __init__(
@@ -258,33 +267,40 @@ class _Alignment:
     ) -> None:
         self._line_keys, self._keys, self._pairs = (one, other), keys, pairs
         # The number of the function that each line of the first text is in.
-        self._scopes = list(accumulate(shape.starts_scope for shape in one))
+        self._scopes = list(accumulate(line_key.starts_scope for line_key in one))
 
     def pairs(self) -> list[Pair]:
         """Returns the pairs, in order."""
         for index in range(len(self._pairs)):
-            (x, y), (i, j) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
-            if (x - i == 1) != (y - j == 1):
-                self._slide(index, 0 if x - i > 1 else 1)
+            (x, y), (previous_x, previous_y) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
+            is_next_x, is_next_y = x - previous_x == 1, y - previous_y == 1
+            if is_next_x != is_next_y:
+                # Only one text has lines between the two pairs.
+                self._slide(index, 1 if is_next_x else 0)
         return self._pairs
 
     def _slide(self, index: int, side: int) -> None:
-        """Moves the lines before pair `index` that only text `side` has, up or down, if more names agree then."""
+        """Moves the lines before pair `index` that only text `side` has, up or down, if more names agree then.
+
+        The lines move past a pair by pairing its line of the other text with the line of text `side` that is `size`
+        lines away, if that has the same key.
+        """
         pairs = self._pairs
         size = pairs[index][side] - (pairs[index - 1][side] if index else -1) - 1
+        # The number of pairs to move past, negative for pairs above, and how many more votes agree then.
         best, best_gain = 0, 0
-        for step in (-1, 1):
+        for direction in (-1, 1):
             gain, count = 0, 0
             while count < MAX_SLIDE:
-                position = index - 1 - count if step < 0 else index + count
-                moved = self._moved(position, side, -step * size)
-                is_next = not count or self._follows(position, position + (1 if step < 0 else -1))
-                if moved is None or not is_next:
+                position = index - 1 - count if direction < 0 else index + count
+                moved = self._moved(position, side, -direction * size)
+                is_adjacent = not count or self._follows(position, position - direction)
+                if moved is None or not is_adjacent:
                     break
                 count += 1
                 gain += self._agreement(moved, pairs[position]) - self._agreement(pairs[position], pairs[position])
                 if gain > best_gain:
-                    best, best_gain = step * count, gain
+                    best, best_gain = direction * count, gain
         for count in range(abs(best)):
             position = index - 1 - count if best < 0 else index + count
             moved = self._moved(position, side, size if best < 0 else -size)
@@ -328,7 +344,7 @@ class _Alignment:
 
     @cached_property
     def _votes(self) -> Counter[tuple[int, str, str]]:
-        """Returns how many pairs of lines have two names of a function in the same position."""
+        """How many pairs of lines have two names of a function in the same position: (function, name, other name)."""
         return Counter(names for pair in self._pairs for names in self._names(pair))
 
 
@@ -360,21 +376,22 @@ class _Renaming:
                     continue
                 self._drop(a, b)
             forth[a], back[b] = b, a
+            # Names of different kinds, such as `%0` and `^bb0`, do not correspond.
             agrees = agrees and a[0] == b[0]
         return agrees
 
     def forget(self, lines: Sequence[str], keys_of_lines: Sequence[LineKey], text: int) -> None:
         """Removes the names that `lines` define, which only text number `text` has: a later use is another value."""
         forth, back = self._other_name[text], self._other_name[1 - text]
-        for line, shape in zip(lines, keys_of_lines, strict=True):
-            if any(name in forth for name in shape.names):
+        for line, line_key in zip(lines, keys_of_lines, strict=True):
+            if any(name in forth for name in line_key.names):
                 for name in defined_names(line):
                     other = forth.pop(name, None)
                     if other is not None and back.get(other) == name:
                         del back[other]
 
     def _drop(self, a: str, b: str) -> None:
-        """Removes what name `a` of the first text and name `b` of the second correspond to."""
+        """Removes the correspondences of name `a` of the first text, and of name `b` of the second one."""
         forth, back = self._other_name
         if a in forth:
             back.pop(forth.pop(a), None)

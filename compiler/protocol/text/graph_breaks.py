@@ -37,6 +37,7 @@ _FIXES = (
     ("recompile limit", "remove the cause of the recompilations, or raise torch._dynamo.config.recompile_limit"),
     ("marked as skipped", "call the function outside the compiled one, or register it as an op by torch.library"),
 )
+# The fix of a graph break for which Dynamo gives no advice.
 BREAK_FIX = "move the line out of the compiled function, or replace it by tensor operations"
 # Starts of hints that do not say how to change the program.
 _OTHER_HINTS = (
@@ -73,14 +74,15 @@ def read_break(message: str) -> BreakMessage:
     text = _END.split(message, maxsplit=1)[0]
     head, _, rest = text.partition(_EXPLANATION)
     lines = [line.strip() for line in _PROLOGUE.sub("", head).splitlines() if line.strip()]
+    # A message without an explanation is only a reason, and what follows it.
     reason = lines[-1] if lines and rest else lines[0] if lines else ""
-    own = [fix for words, fix in _FIXES if words.lower() in text.lower()][:1]
+    own_fixes = [fix for phrase, fix in _FIXES if phrase.lower() in text.lower()][:1]
     if reason.startswith("generic_jump"):
         reason = "a branch on a tensor's value"
     hints = [hint for hint in _hints(text) if not hint.startswith(_OTHER_HINTS)]
     link = _LINK.search(message)
     explanation = " ".join(rest.partition(_HINT)[0].partition(_CONTEXT)[0].partition("\n\n")[0].split())
-    return BreakMessage(reason, explanation, tuple(dict.fromkeys([*own, *hints])), link[0] if link else "")
+    return BreakMessage(reason, explanation, tuple(dict.fromkeys([*own_fixes, *hints])), link[0] if link else "")
 
 
 def _hints(text: str) -> list[str]:

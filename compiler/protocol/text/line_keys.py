@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _SSA = r"%[\w$.\-]+"
+# Names in a line, by language.
 _NAMES: dict[str, str] = {
     "mlir": rf"{_SSA}|\^[\w$.\-]+|#[A-Za-z_]\w*\b(?![.<])",
     "llvm": rf"{_SSA}|!\d+\b|#\d+\b",
@@ -24,10 +25,11 @@ _NAMES: dict[str, str] = {
     "buddy": _SSA,
     "python": r"\b(?:buf|op)\d+\b",
     "cpp": r"\b(?:tmp|in_ptr|out_ptr|in_out_ptr)\d+\b",
-    # Inductor's scheduler and its wrapper name buffers and operations so.
+    # The buffers and operations of Inductor's scheduler and its wrapper.
     "text": r"\b(?:buf|op)\d+\b",
     "hlo": r"%[\w.\-]+",
 }
+# The start of a comment, by language. In other languages, comments are part of the key.
 _COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//", "python": "#", "cpp": "//"}
 _HLO_LOCATION = re.compile(r",? metadata=\{[^{}]*\}")
 _STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
@@ -71,6 +73,7 @@ class AliasTable:
 
     def __init__(self, lines: Sequence[str], language: str, definition_numbers: dict[str, int]) -> None:
         self.key_of_alias: dict[str, str] = {}
+        # The first characters of all aliases: a text without them contains no alias.
         self._sigils: set[str] = set()
         self._patterns = _ALIASES.get(language)
         if self._patterns is None:

@@ -14,9 +14,10 @@ import msgspec
 
 from buddy.compiler.protocol import LongType
 
-# One character between angle brackets, or an arrow `->`, whose `>` closes no bracket. Each text matches in only one
-# way: if there were two, matching a line of arrows would take cubic time or worse.
+# The pattern of one character between the angle brackets of a type, or of an arrow `->`, whose `>` closes no bracket.
+# Each text matches in only one way: if there were two, matching a line of arrows would take cubic time or worse.
 INSIDE = r"[^<>\n-]|->|-(?!>)"
+# In assembly: a local label, and a jump to one, after the address and the mnemonic.
 _LABEL = re.compile(r"^(\.L\w+):")
 _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 
@@ -124,13 +125,15 @@ class IndexedText:
         first = min(max(0, start), self.line_count)
         last = min(first + max(0, count), self.line_count)
         set_numbers = [self._set_number(line) for line in range(first, last)]
-        table: dict[tuple[str, bool], int] = {}
+        # The index of each (name, is derived) in the result, in the order of first appearance.
+        index_of_name: dict[tuple[str, bool], int] = {}
         nodes = tuple(
-            tuple(table.setdefault(name, len(table)) for name in self._names_of_set(number)) for number in set_numbers
+            tuple(index_of_name.setdefault(name, len(index_of_name)) for name in self._names_of_set(number))
+            for number in set_numbers
         )
         lines = tuple(elide(self.line(line)) for line in range(first, last))
-        derived = tuple(index for index, (_, is_derived) in enumerate(table) if is_derived)
-        names = tuple(name for name, _ in table)
+        derived = tuple(index for index, (_, is_derived) in enumerate(index_of_name) if is_derived)
+        names = tuple(name for name, _ in index_of_name)
         return LineWindow(first, lines, nodes, names, derived, self.machine.hex_of_lines(first, last))
 
     def _names_of_set(self, number: int) -> list[tuple[str, bool]]:
@@ -159,9 +162,14 @@ class IndexedText:
 
     def lines_from_node(self, node: str) -> Iterator[tuple[int, bool]]:
         """Yields the lines that come from `node`, each with whether the node was derived for the line."""
-        is_derived = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
+        # The numbers of the sets that contain the node, each with whether the node was derived there.
+        is_derived = {
+            number: node in self.derived.get(number, ()) for number, names in enumerate(self.sets) if node in names
+        }
         if is_derived:
-            yield from ((line, is_derived[k]) for line, k in enumerate(self.line_sets) if k in is_derived)
+            yield from (
+                (line, is_derived[number]) for line, number in enumerate(self.line_sets) if number in is_derived
+            )
 
     def nodes_of_lines(self, first: int, last: int) -> dict[str, tuple[int, int]]:
         """Returns the nodes that lines `first` to `last` come from, with the numbers of direct and of derived lines."""
@@ -242,25 +250,25 @@ _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.
 _ALIAS_DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
 
 
-def long_types(text: IndexedText) -> list[LongType]:
-    """Returns the long types that occur in `text` more than once, in order of appearance.
+def long_types(indexed_text: IndexedText) -> list[LongType]:
+    """Returns the long types that occur in a text more than once, in order of appearance.
 
     A type inside a long type is not counted, nor are types in lines that define an alias.
     """
     uses: dict[str, int] = {}
     first_line: dict[str, int] = {}
-    for number, chunk in text.chunks():
+    for chunk_start, chunk in indexed_text.chunks():
         # Alias definitions are blanked, not removed, so that line numbers stay valid.
         for match in _TYPE.finditer(_ALIAS_DEFINITION.sub("", chunk)):
             long_type = match[0]
             if len(long_type) < _MIN_TYPE_CHARACTERS:
                 continue
             if long_type not in uses:
-                first_line[long_type] = number + match.string.count("\n", 0, match.start())
+                first_line[long_type] = chunk_start + match.string.count("\n", 0, match.start())
             uses[long_type] = uses.get(long_type, 0) + 1
-    repeated = sorted((name for name, count in uses.items() if count >= _MIN_USES), key=lambda name: -uses[name])
-    most_used = sorted(repeated[:MAX_TYPES], key=lambda name: first_line[name])
-    return [LongType(name, uses[name], first_line[name]) for name in most_used]
+    by_uses = sorted((text for text, count in uses.items() if count >= _MIN_USES), key=lambda text: -uses[text])
+    in_text_order = sorted(by_uses[:MAX_TYPES], key=lambda text: first_line[text])
+    return [LongType(text, uses[text], first_line[text]) for text in in_text_order]
 
 
 class Origins(NamedTuple):

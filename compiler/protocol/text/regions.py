@@ -54,13 +54,13 @@ def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
     """Returns the lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
     if not 0 <= line < text.line_count:
         return None
-    if _opens(text.line(line)):
+    if _opens_region(text.line(line)):
         return line, _end_of(text, line)
     max_indent = _max_indent_of_opening(text, line)
     while line > 0 and max_indent >= 0:
         line -= 1
         above = text.line(line)
-        if _opens(above) and _indent(above) <= max_indent:
+        if _opens_region(above) and _indent(above) <= max_indent:
             return line, _end_of(text, line)
         if above.lstrip().startswith("}"):
             # This region has ended: only one that is opened farther left can contain the line.
@@ -86,7 +86,7 @@ def _end_of(text: IndexedText, first: int) -> int:
     It is `first` if the line opens no region, and the last line of the text if no line closes the region.
     """
     start = text.line(first)
-    if not _opens(start):
+    if not _opens_region(start):
         return first
     depth = _indent(start)
     for number in range(first + 1, text.line_count):
@@ -96,7 +96,7 @@ def _end_of(text: IndexedText, first: int) -> int:
     return text.line_count - 1
 
 
-def _opens(line: str) -> bool:
+def _opens_region(line: str) -> bool:
     """True if a region starts after `line`."""
     return line.rstrip().endswith("{")
 
@@ -109,7 +109,7 @@ def _indent(line: str) -> int:
 def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
     """Returns the functions of an assembly text with their line numbers."""
     labels: list[tuple[str, SymbolKind, int]] = []
-    for number, line in _lines(text):
+    for number, line in _numbered_lines(text):
         if line[:1] not in (" ", "\n", "") and (match := _ASM_LABEL.match(line)):
             labels.append((match[1], "function", number))
     return labels
@@ -118,7 +118,7 @@ def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
 def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
     """Returns the symbols that a text declares with their line numbers."""
     declarations: list[tuple[str, SymbolKind, int]] = []
-    for number, line in _lines(text):
+    for number, line in _numbered_lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
             declarations.append((*symbol, number))
         elif language in _FUNCTION_HEADERS and (match := _FUNCTION_HEADERS[language].match(line)):
@@ -137,11 +137,12 @@ def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
     name = _SYMBOL_REFERENCE.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
     if name is None or not op.endswith(("func", "global", "module")):
         return None
-    kind = op.rpartition(".")[2]
-    return name[1], "global" if kind == "global" else "module" if kind == "module" else "function"
+    op_name = op.rpartition(".")[2]
+    kind: SymbolKind = "global" if op_name == "global" else "module" if op_name == "module" else "function"
+    return name[1], kind
 
 
-def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
+def _numbered_lines(text: IndexedText) -> Iterator[tuple[int, str]]:
     """Yields the lines of a text with their numbers."""
-    for first, piece in text.chunks():
-        yield from enumerate(piece.removesuffix("\n").split("\n"), first)
+    for first, chunk in text.chunks():
+        yield from enumerate(chunk.removesuffix("\n").split("\n"), first)

@@ -18,7 +18,8 @@ SearchHits = tuple[list[int], bool]
 # Returns the numbers of the matching lines in a piece of text, counted from 0.
 LineFinder = Callable[[str], Iterable[int]]
 
-# Printable characters, `\d`, `\w`, `\S`, `\b` and escaped punctuation; no `[^`, no `(?` but `(?:`, no `*+`.
+# The patterns for which `stays_within_lines` is true consist of printable characters, `\d`, `\w`, `\S`, `\b` and
+# escaped punctuation, without `[^`, `(?` other than `(?:`, and `*+`.
 _STAYS_WITHIN_LINES = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[^\w\s])*")
 
 # Maximum number of characters of an invalid pattern in a message.
@@ -148,6 +149,7 @@ def _search_whole_piece(pattern: re.Pattern[str]) -> LineFinder:
 
 
 def _search_line_by_line(pattern: re.Pattern[str]) -> LineFinder:
+    """Returns a finder that matches each line alone, for any pattern."""
     matches = pattern.search
     return lambda piece: (number for number, line in enumerate(piece.removesuffix("\n").split("\n")) if matches(line))
 
@@ -159,13 +161,16 @@ def text_name(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: Mapping[int, tuple[str, ...]] | None = None, machine: bytes = b"",
 ) -> str:  # fmt: skip
-    """Returns the name of a text. Texts with equal content, nodes of lines and machine code have the same name."""
-    state = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
-    state.update(line_sets)
-    state.update("\0".join("\1".join(names) for names in sets).encode())
-    state.update("\0".join(f"{number}\1" + "\1".join(names) for number, names in (derived or {}).items()).encode())
-    state.update(machine)
-    return state.hexdigest()[:24]
+    """Returns the name of a text. Texts with equal content, nodes of lines and machine code have the same name.
+
+    The arguments are the fields of `IndexedText`; `line_sets` are the bytes of its array.
+    """
+    hasher = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
+    hasher.update(line_sets)
+    hasher.update("\0".join("\1".join(names) for names in sets).encode())
+    hasher.update("\0".join(f"{number}\1" + "\1".join(names) for number, names in (derived or {}).items()).encode())
+    hasher.update(machine)
+    return hasher.hexdigest()[:24]
 
 
 class TextReader(Protocol):
