@@ -84,7 +84,7 @@ def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
         if assignment.lowering == EAGER:
             reason = assignment.reason
             # The reason why an op has no lowering says what to add.
-            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if "docs/adding-an-op" in reason else EAGER_FIX
+            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if "adding-an-operator" in reason else EAGER_FIX
             yield _node_fallback("eager", number, assignment, row, reason, fix, shares)
         if assignment.slow_path:
             yield _node_fallback("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)

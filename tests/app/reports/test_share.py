@@ -284,7 +284,7 @@ def test_the_page_works_in_a_browser_without_a_network(report: Path, browser: Br
     browser.press("}")
     assert browser.evaluate("report.code.rows.cursor") > 0
     browser.press("Escape")
-    assert browser.evaluate("report.link.kept.size") == 0
+    assert browser.evaluate("report.link.pinned.size") == 0
 
     # A pass is compared with the stage before it, by a key.
     go_to_stage(browser, "expand-math-to-polynomials")
