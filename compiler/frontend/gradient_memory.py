@@ -73,7 +73,7 @@ def share_memory(forward: ForwardGraph, backward: object, aten: GraphModule, scr
         if size >= MIN_POOLED_BYTES and position not in sizes
     }
     idle_bytes = scratch.size + sum(idle.values())
-    if idle_bytes * _MIN_GRADIENTS_TO_IDLE <= sum(backward.result_bytes().values()):
+    if 0 < idle_bytes * _MIN_GRADIENTS_TO_IDLE <= sum(backward.result_bytes().values()):
         scratch.free_after_calls()
         for position in idle:
             forward.run.free_after_use(position)
