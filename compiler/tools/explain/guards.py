@@ -258,9 +258,10 @@ def describe_guard(expression: str) -> str:
 
 
 def scope_of(source: str, closure: frozenset[str] = frozenset()) -> str:
-    """Returns the kind of variable that `source`, as Dynamo names it, is: "global", "attribute", "closure" or "local".
+    """Returns the kind of the variable that Dynamo calls `source`: "global", "attribute", "closure" or "local".
 
-    Returns "" if it is none. `closure` are the names of the function's variables from enclosing functions.
+    Returns "" if `source` is not a variable. `closure` has the names of the variables that the function takes from
+    enclosing functions.
     """
     name = _LOCAL.match(source)
     if source.startswith("G["):
