@@ -19,7 +19,7 @@ from buddy.app.reports.run_report import (
     run_report_json,
     run_report_text,
 )
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
+from buddy.compiler.protocol import OPERATOR_GUIDE, Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, RUNTIMES, Mark
 
@@ -116,7 +116,7 @@ def _fallback_error(info: GraphInfo, assignments: Sequence[Assignment], recipe: 
     return Diagnostic(
         f"the script sets fallback='error', but {len(fallbacks)} of {len(assignments)} nodes fall back to eager",
         info.name,
-        "add a lowering for these ops (docs/how-to/adding-an-operator.md), use other ops, or set fallback='eager'",
+        f"add a lowering for these ops ({OPERATOR_GUIDE}), use other ops, or set fallback='eager'",
         detail="\n".join(f"{a.node}: {a.reason}" for a in fallbacks),
         node=fallbacks[0].node,
     )

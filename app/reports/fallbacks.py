@@ -9,7 +9,7 @@ from typing import Literal
 
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import BREAK_FIX, BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
+from buddy.compiler.protocol import BREAK_FIX, BY_HAND, OPERATOR_GUIDE, Assignment, GraphInfo, NodeRow, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER
 
 FallbackKind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
@@ -18,7 +18,7 @@ _ORDER: tuple[FallbackKind, ...] = ("not compiled", "eager", "break", "slow path
 # The fixes of guards, of nodes that the recipe runs in eager, and of other nodes in eager.
 GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
 CHOICE_FIX = "remove the choice from the recipe"
-EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
+EAGER_FIX = f"add a lowering ({OPERATOR_GUIDE}), or use other ops"
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
         row = rows.get(assignment.node)
         if assignment.lowering == EAGER:
             reason = assignment.reason
-            # The reason why an op has no lowering says what to add.
-            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if "adding-an-operator" in reason else EAGER_FIX
+            # The reason why an op has no lowering says what to add, and names the guide.
+            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if OPERATOR_GUIDE in reason else EAGER_FIX
             yield _node_fallback("eager", number, assignment, row, reason, fix, shares)
         if assignment.slow_path:
             yield _node_fallback("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)

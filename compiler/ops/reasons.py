@@ -15,18 +15,18 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.precision import MULTIPLYING_OPS, PrecisionRequest
 from buddy.compiler.ops.utils import LoweringError
-from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol import OPERATOR_GUIDE, Assignment
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
 
 # The reasons for fallbacks to eager, with what the user can do.
 NO_CLASS = (
     "{target} has no op class: add the key {target!r} to `_ops_map` in a script, or a class with that target to "
-    "compiler/graph/operations/; docs/how-to/adding-an-operator.md has the three steps"
+    f"compiler/graph/operations/; {OPERATOR_GUIDE} has the three steps"
 )
 EXTERNAL = "a graph pass replaced the node by a call of torch's {target}"
 NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
-    "docs/how-to/adding-an-operator.md has the three steps"
+    f"{OPERATOR_GUIDE} has the three steps"
 )
 NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 

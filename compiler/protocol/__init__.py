@@ -93,6 +93,7 @@ from buddy.compiler.protocol.profile import Sampling as Sampling
 from buddy.compiler.protocol.programs import BY_HAND as BY_HAND
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
 from buddy.compiler.protocol.programs import NOT_APPLIED as NOT_APPLIED
+from buddy.compiler.protocol.programs import OPERATOR_GUIDE as OPERATOR_GUIDE
 from buddy.compiler.protocol.programs import Assigned as Assigned
 from buddy.compiler.protocol.programs import Captured as Captured
 from buddy.compiler.protocol.programs import Compile as Compile

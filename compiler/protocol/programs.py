@@ -17,6 +17,8 @@ NOT_APPLIED = "recipe"
 FOLDED = "folded"
 # The reason for the lowering `eager` of a node for which the recipe chooses it.
 BY_HAND = "chosen by hand"
+# The page of the documentation that reasons for fallbacks and their fixes refer to.
+OPERATOR_GUIDE = "docs/how-to/adding-an-operator.md"
 
 
 class Open(Request["Captured"], frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import NodeType, TensorDType
-from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol import OPERATOR_GUIDE, Assignment
 from buddy.compiler.protocol.artifact import Argument as EntryArgument
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.errors import BuddyError
@@ -255,7 +255,7 @@ def reject_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
         reasons = "\n".join(f"{assignment.node}: {assignment.reason}" for assignment in in_eager)
         nodes = ", ".join(assignment.node for assignment in in_eager[:3]) + (", …" if len(in_eager) > 3 else "")
         todo = (
-            "add lowerings for these ops (docs/how-to/adding-an-operator.md), use other ops, or export the part of the "
+            f"add lowerings for these ops ({OPERATOR_GUIDE}), use other ops, or export the part of the "
             "program between them (`buddy-tui extract`)"
         )
         raise ExportError(f"{len(in_eager)} nodes run in eager PyTorch: {nodes}", "the program", todo, reasons)

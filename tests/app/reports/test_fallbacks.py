@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from buddy.app.reports.fallbacks import (
     BREAK_FIX,
     CHOICE_FIX,
+    EAGER_FIX,
     GraphFacts,
     fallback_rows,
     fallbacks_json,
@@ -12,6 +15,7 @@ from buddy.app.reports.fallbacks import (
     fallbacks_text,
 )
 from buddy.compiler import protocol as p
+from buddy.compiler.ops.reasons import NO_LOWERING
 
 TIMING = p.Timing(0.1, 0.09, 0.11, 10)
 ROWS = tuple(
@@ -68,7 +72,15 @@ def test_each_row_says_what_to_do() -> None:
     assert fixes["break", "Failed to trace"] == "use logging"
     assert fixes["break", "a branch"] == BREAK_FIX
     assert fixes["eager", "enc/svd.0"] == CHOICE_FIX
-    assert "lowering" in fixes["eager", "enc/svd.1"]
+    assert fixes["eager", "enc/svd.1"] == EAGER_FIX
+
+
+def test_a_reason_that_names_the_guide_gets_no_second_advice() -> None:
+    (assignment,) = [a for a in ASSIGNMENTS if a.node == "enc/svd.1"]
+    reason = NO_LOWERING.format(op="SvdOp")
+    facts = GraphFacts(0, INFO, (msgspec.structs.replace(assignment, reason=reason),))
+    (row,) = [row for row in fallback_rows([facts]) if row.kind == "eager"]
+    assert (row.node, row.fix) == ("enc/svd.1", "")
 
 
 def test_the_summary_counts_what_is_known() -> None:
