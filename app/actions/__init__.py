@@ -28,6 +28,7 @@ __all__ = [
     "sequence_prefixes",
 ]  # fmt: skip
 
+# In the order in which the palette and the help list them.
 _ACTIONS: tuple[Action, ...] = (
     *workbench.PANE_ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.SOURCE_ACTIONS,
     *outputs.PLUGIN_ACTIONS, *outputs.OUTPUTS_ACTIONS,
@@ -37,7 +38,7 @@ _ACTIONS: tuple[Action, ...] = (
 
 
 def _blocked_for_dumps(action: Action) -> Action:
-    """`action`, which is disabled for a dump before its own precondition is asked."""
+    """`action` with a precondition that disables it for a dump; for other programs, its own precondition decides."""
     return replace(action, blocked=lambda situation: needs_pipeline(situation) or action.blocked(situation))
 
 
@@ -47,7 +48,7 @@ BY_ID.update((action.id, action) for action in ACTIONS)
 
 
 def actions_of_pane(pane: str) -> list[Action]:
-    """The actions whose pane is `pane`, without those of every pane and of the whole workbench."""
+    """The actions whose `pane` is this one. `any` and `app` are panes too: neither is included for another pane."""
     return [action for action in ACTIONS if action.pane == pane]
 
 
@@ -62,7 +63,7 @@ def sequence_prefixes(pane: str) -> list[str]:
 
 
 def _sequences(pane: str) -> list[tuple[str, str, Action]]:
-    """The two keys of each sequence of `pane`, and its action."""
+    """The first key, the second key and the action of each key sequence that works in `pane`."""
     active = [action for action in ACTIONS if action.works_in(pane)]
-    sequences = [(key.split(), action) for action in active for key in action.keys]
-    return [(keys[0], keys[1], action) for keys, action in sequences if len(keys) == 2]
+    split_keys = [(key.split(), action) for action in active for key in action.keys]
+    return [(keys[0], keys[1], action) for keys, action in split_keys if len(keys) == 2]

@@ -11,7 +11,8 @@ from buddy.app.actions.synonyms import SYNONYMS
 if TYPE_CHECKING:
     from buddy.app.actions.situation import Situation
 
-# "any" stands for an action of every pane, "app" for one of the whole workbench.
+# Where an action works: in one pane, in the pane that has focus whichever it is ("any"), or in the whole workbench
+# ("app").
 Pane = Literal["app", "any", "graph", "passes", "ir", "source", "plugin", "outputs"]
 PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "source", "plugin", "outputs")
 PANE_TITLES: dict[Pane, str] = {
@@ -22,7 +23,7 @@ PANE_TITLES: dict[Pane, str] = {
 # Returns the reason why an action is disabled in a situation; empty if it is enabled.
 Precondition = Callable[["Situation"], str]
 
-# All actions by id, from `buddy.app.actions`.
+# All actions by id. `buddy.app.actions` fills it: it imports the modules that define them, and these import this one.
 BY_ID: dict[str, Action] = {}
 # The keys that the user's settings assign, by action id.
 _user_keys: dict[str, tuple[str, ...]] = {}
@@ -40,8 +41,8 @@ class Action:
 
     `blocked` returns the reason why the action is disabled, or an empty string. `handler` is `TARGET.METHOD`; the
     target is the id of a pane, `pane` for the pane that has focus, or a name in `Workbench.targets`. With `footer`, the
-    key line lists the action under this name. With `anywhere`, the keys work in all panes. In a pane of `instead`, the
-    action with that id is performed while this one is disabled.
+    key line lists the action under this name. With `anywhere`, the keys work in all panes. `instead` maps a pane to the
+    id of another action, which is performed while that pane has focus and this action is disabled.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Action:
 
     @property
     def method(self) -> str:
+        """The name of the method that performs the action."""
         return self.handler.partition(".")[2]
 
     def works_in(self, pane: str) -> bool:
@@ -80,6 +82,7 @@ class Action:
 
     @property
     def is_remapped(self) -> bool:
+        """Whether the user's settings assign the keys, perhaps none."""
         return self.id in _user_keys
 
     @property

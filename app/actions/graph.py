@@ -12,6 +12,7 @@ from buddy.app.actions.situation import (
     needs_tree,
 )
 
+# The arguments without names: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
 A = Action
 ACTIONS: tuple[Action, ...] = (
     A(

@@ -14,6 +14,7 @@ KEY_NAMES = (
     "space", "enter", "escape", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
     "up", "down", "left", "right",
 )  # fmt: skip
+# A key: with modifiers or without, a letter, a digit or a name; or any visible character.
 _KEY = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(KEY_NAMES)}|f\d{{1,2}})|\S")
 # Actions whose keys cannot be changed: this one has ten keys, 1 to 0, and each shows another phase.
 FIXED_ACTIONS = ("phase.number",)
@@ -28,22 +29,27 @@ def key_error(action_id: str, setting: KeySetting) -> str:
         return "unknown action: `buddy-tui config --keys` lists the ids"
     if action_id in FIXED_ACTIONS:
         return "these keys cannot be changed"
-    for key in keys_of_setting(setting):
-        keys = key.split()
+    for sequence in keys_of_setting(setting):
+        keys = sequence.split()
         if not 1 <= len(keys) <= 2 or not all(map(_KEY.fullmatch, keys)):
             return (
-                f"{key!r} is not a key: use a character, a name such as space or ctrl+g, or two of them such as 'g d'"
+                f"{sequence!r} is not a key: use a character, a name such as space or ctrl+g, or two of them such as "
+                "'g d'"
             )
     return ""
 
 
 def keys_of_setting(setting: KeySetting) -> tuple[str, ...]:
     """The keys of an entry of the settings: a string or a list. An empty string stands for no key."""
-    return tuple(filter(None, [setting] if isinstance(setting, str) else setting))
+    keys = [setting] if isinstance(setting, str) else setting
+    return tuple(filter(None, keys))
 
 
 def describe_clashes() -> list[str]:
-    """One message for each user-defined key that is also a default key of another action, which it replaces."""
+    """One message for each user-defined key that is also a default key of another action.
+
+    The key then performs the user's choice instead of that other action.
+    """
     messages = []
     for action in ACTIONS:
         for key in action.keys if action.is_remapped else ():
@@ -59,6 +65,7 @@ def _other_actions(action: Action) -> list[Action]:
 
 
 def _pane_text(action: Action) -> str:
+    """Where an action works, for a message: the title of its pane, or "everywhere"."""
     return PANE_TITLES.get(action.pane, "everywhere")
 
 

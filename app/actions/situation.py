@@ -1,4 +1,8 @@
-"""The preconditions of actions. Each function returns the reason why an action is disabled, or an empty string."""
+"""The preconditions of actions. Each function returns the reason why an action is disabled, or an empty string.
+
+A function calls those that it depends on first, so that the reason is the first thing to do: "the engine is starting"
+before "no run yet".
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,17 @@ from buddy.compiler.protocol.recipe import INDUCTOR, NATIVE, OTHER_COMPILERS, Ba
 class Situation:
     """The state of the workbench that the preconditions of actions read.
 
-    `node`, `assignment` and `step` are those under the cursors of the graph pane and of the passes pane, `stage` is the
-    stage in the IR pane. `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked.
+    `engine` is "starting", "ready" or "lost". `busy` says that a job runs which the user can cancel, and `is_compiling`
+    that the current recipe has not been compiled yet.
+
+    `node` and its `assignment` are under the cursor of the graph pane. `step` is the pass under the cursor of the
+    passes pane, and `is_folded` says that the row there stands for several passes. `stage` is the stage in the IR pane.
+    `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked. `is_tree` says that the
+    graph pane shows a tree of modules.
+
+    `is_edited` says that the recipe differs from its preset, `has_edits_of_others` that another workbench with the same
+    program has edited its recipe, `is_extract` that the graph consists of nodes extracted from another graph, `is_dump`
+    that the program is a dump of another compiler. `has_problem` says that something has failed, with a diagnostic.
     """
 
     engine: str = "starting"
@@ -78,6 +91,7 @@ def needs_captured(s: Situation) -> str:
 
 
 def needs_lowered_node(s: Situation) -> str:
+    """Needs a node with an assignment; parameters, constants and outputs have none."""
     if s.node is None:
         return "no node is selected"
     return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which has no lowering"
@@ -98,10 +112,11 @@ def _needs_our_lowerings(s: Situation) -> str:
 
 
 def needs_switchable_node(s: Situation) -> str:
+    """Needs several picked nodes, or one that a registry can lower, so that it can be switched to eager and back."""
     if s.n_picked > 1:
         return needs_captured(s) or _needs_our_lowerings(s)
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:
+    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
         return reason
     only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
     return f"no registry lowers {s.node.target}, so it runs in eager mode" if only_eager else ""
@@ -109,7 +124,7 @@ def needs_switchable_node(s: Situation) -> str:
 
 def needs_lowering(s: Situation) -> str:
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:
+    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
         return reason
     return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
 
@@ -234,7 +249,7 @@ def needs_diagnostic(s: Situation) -> str:
 
 
 def needs_call_node(s: Situation) -> str:
-    """The reason, unless several nodes are picked or the node under the cursor is a `call_*` node."""
+    """Needs several picked nodes, or a `call_*` node under the cursor."""
     reason = needs_captured(s)
     if reason or s.n_picked > 1 or s.assignment is not None:
         return reason

@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run_verb(words)
         finally:
-            sys.stdout.flush()  # --help raises SystemExit, and the reader of the pipe may have exited
+            # Here, also after the SystemExit of --help, so that the handlers below get the errors of the last write.
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output(1, 2)  # the reader closed the pipe
         return FAILURE
     except OSError as error:
+        # An error with a file name is not about standard output, and verbs handle those of files themselves.
         if error.filename is not None or error.errno not in _STORAGE_FULL_ERRORS:
             raise
         _discard_output(1)
@@ -81,26 +83,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open the null device in place of standard streams that are closed (`>&-`).
 
-    Otherwise the next files and pipes would have their numbers, and get what is printed.
+    Otherwise the next file or pipe that is opened would get the number of a closed stream, and with it the output.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
-            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `descriptor`
+            stream = open(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 
 
-def _discard_output(*streams: int) -> None:
-    """Send what is still buffered for file descriptors to the null device.
+def _discard_output(*descriptors: int) -> None:
+    """Send the output that is still buffered for these file descriptors to the null device.
 
     Otherwise the final flush of the interpreter reports a second error.
     """
     null = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(null, stream)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
 
 
 def _run_verb(words: Sequence[str]) -> int:
@@ -116,8 +118,8 @@ def _run_verb(words: Sequence[str]) -> int:
 
         try:
             check_variables()
-        except EnvironmentVariableError as wrong:
-            print(f"error: {wrong}", file=sys.stderr)
+        except EnvironmentVariableError as misspelt:
+            print(f"error: {misspelt}", file=sys.stderr)
             return USAGE_ERROR
     return int(import_module(f"buddy.app.cli.{verb}").main(rest))
 
@@ -125,7 +127,8 @@ def _run_verb(words: Sequence[str]) -> int:
 def _first_word_error(words: Sequence[str]) -> str:
     """The error if the first word is neither a verb, nor an option, nor a source that a workbench can open here.
 
-    The workbench would report it too, but only after the import of its options.
+    An empty string if it is one of these. The verb `workbench` reports the same errors, but only after the import of
+    its options, which takes longer.
     """
     word = words[0] if words else "-"
     if word.startswith("-") or {"-h", "--help", "--version"} & set(words):
@@ -149,8 +152,8 @@ def missing_terminal(source: str = "") -> str:
     redirected = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
     if not redirected:
         return ""
-    words = shlex.quote(source) if source else "SOURCE"
-    todo = f"use `buddy-tui run {words}` instead" + ("" if source else " (`buddy-tui --help` lists the verbs)")
+    argument = shlex.quote(source) if source else "SOURCE"
+    todo = f"use `buddy-tui run {argument}` instead" + ("" if source else " (`buddy-tui --help` lists the verbs)")
     return f"the workbench needs a terminal, but standard {', '.join(redirected)} is not one; {todo}"
 
 

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 
 # Called with each new progress text of a request.
 ReportProgress = Callable[[str], object]
+# The last lines printed by the program that are stored, and the edits that can be undone.
 _MAX_OUTPUT_LINES = 200
 _MAX_UNDO_EDITS = 200
-# Compilations that are kept: enough to compare recipes before and after a few edits.
+# Compilations that are stored: enough to compare recipes before and after a few edits.
 _MAX_COMPILATIONS = 4
 
 
@@ -59,7 +60,7 @@ class Folder:
         """The path that `text` names, relative to the folder. Raises `BuddyError` for one outside of it."""
         try:
             path = (self.root / text).resolve()
-            path.is_file()
+            path.is_file()  # raises for paths that `resolve` accepts but the system does not, such as too long names
         except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, a null character, a long name
             raise BuddyError(f"{text!r:.200} is not a path: {error}", str(self.root), "give another path") from error
         if not path.is_relative_to(self.root):
@@ -68,7 +69,7 @@ class Folder:
         return path
 
     def contains(self, path: str) -> bool:
-        """Whether a file is in the folder."""
+        """Whether `path` is an existing file in the folder."""
         try:
             self.existing_file(path)
         except BuddyError:
@@ -76,22 +77,22 @@ class Folder:
         return True
 
     def resolve_source(self, text: str) -> str:
-        """A source to open, such as `model.py` or `model.py:name`, as an absolute path. Raises `BuddyError`."""
+        """A source to open, `model.py` or `model.py:name`, with the absolute path of the file. Raises `BuddyError`."""
         path = self.resolve(text)
-        head, colon, name = text.rpartition(":")
+        file, colon, name = text.rpartition(":")
         if not path.exists() and colon:
-            return f"{self.existing_file(head)}:{name}"
+            return f"{self.existing_file(file)}:{name}"
         return str(self.existing_file(text))
 
     def existing_file(self, text: str) -> Path:
-        """An existing file. Raises `BuddyError`."""
+        """The absolute path of an existing file in the folder. Raises `BuddyError` for other paths."""
         path = self.resolve(text)
         if not path.is_file():
             raise BuddyError(f"there is no file {text:.200}", str(self.root), "give the path of a file in the folder")
         return path
 
     def new_file(self, text: str, *, overwrite: bool) -> Path:
-        """A file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
+        """The absolute path of a file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
         path = self.resolve(text)
         if path.is_dir() or path == self.root:
             raise BuddyError(f"{text:.200} is a folder", str(self.root), "give the name of a file")
@@ -100,6 +101,7 @@ class Folder:
         return path
 
     def name_of(self, path: Path) -> str:
+        """A path in the folder, relative to the folder."""
         return str(path.relative_to(self.root))
 
 
@@ -108,7 +110,7 @@ def _no_program_error() -> BuddyError:
 
 
 class _NoteConsole(Console):
-    """A console that keeps notes for the agent, and prints nothing."""
+    """A console that collects notes for the agent, and prints neither them nor progress."""
 
     def __init__(self) -> None:
         super().__init__(plain=True, stdout_is_data=True)
@@ -135,17 +137,22 @@ class AgentEngine(Headless):
     async def _follow(
         self,
         request: Request[Any],
-        take: Callable[[Frame], None],
+        handle: Callable[[Frame], None],
         step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        """Like `Headless._follow`, without `step_limit`: the agent's client cancels calls that take too long.
+
+        `EngineClient.request` cancels the request in the engine if this coroutine is cancelled.
+        """
+
         def on_frame(frame: Frame) -> None:
             if isinstance(frame, Progress):
                 self._report(frame.activity)
             else:
-                take(frame)
+                handle(frame)
 
         try:
-            take(await self.client.request(request, on_frame))
+            handle(await self.client.request(request, on_frame))
         except RequestFailed as error:
             raise Failure(error.diagnostic, error.failed.stages) from error
 
@@ -153,8 +160,9 @@ class AgentEngine(Headless):
 class AgentProgram:
     """The program that is open, its recipes, and the engine. Uses one engine, which is started when it is needed.
 
-    `timeout` limits the script and each run, in seconds. One call at a time may use the engine: hold `busy`. `report`
-    is called with the progress of the running call. `output` are the last lines that the program has printed.
+    One of its graphs is the current one, about which the agent asks. `timeout` limits the script and each run, in
+    seconds. One call at a time may use the engine: hold `busy`. `report` is called with the progress of the running
+    call. `output` are the last lines that the program has printed.
     """
 
     def __init__(self, folder: Folder, timeout: float) -> None:
@@ -164,10 +172,14 @@ class AgentProgram:
         self.output: deque[str] = deque(maxlen=_MAX_OUTPUT_LINES)
         self._engine: AgentEngine | None = None
         self._output_task: asyncio.Task[None] | None = None
+        # The current recipe of each graph, by its number. Empty if no program is open.
         self._recipes: dict[int, Recipe] = {}
-        self._earlier_recipes: list[Recipe] = []
         self._graph = 0
+        # The recipes of the current graph before each edit, for `undo`: the oldest first.
+        self._earlier_recipes: list[Recipe] = []
+        # The paths of the plug-ins that the program was opened with: edits may not load others.
         self._plugins: frozenset[str] = frozenset()
+        # The latest compilations, each with its failure, if any: the oldest first.
         self._compilations: dict[Recipe, tuple[CollectedCompilation, Failure | None]] = {}
 
     # ---- the engine ----------------------------------------------------------------------------------------------
@@ -180,6 +192,7 @@ class AgentProgram:
         return self._engine
 
     async def _start(self) -> AgentEngine:
+        """Start the engine if it does not run. Returns its client."""
         if self._engine is None:
             client = EngineClient()
             await client.start()
@@ -188,7 +201,7 @@ class AgentProgram:
         return self._engine
 
     async def _collect_output(self, client: EngineClient) -> None:
-        """Keep the last lines that the program prints."""
+        """Store the last lines that the program prints, up to the end of the engine."""
         try:
             async for frame in client.frames():
                 if isinstance(frame, Printout):
@@ -198,7 +211,7 @@ class AgentProgram:
             self._recipes.clear()
 
     def take_notes(self) -> list[str]:
-        """The notes since the last call of this function: of the capture, and on choices that were not applied."""
+        """The notes since the last call of this method, each once: on captures and on choices that were not applied."""
         if self._engine is None:
             return []
         console = self._engine.notes_console
@@ -206,6 +219,7 @@ class AgentProgram:
         return list(dict.fromkeys(notes))
 
     async def close(self) -> None:
+        """Stop the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.client.close()
@@ -215,12 +229,15 @@ class AgentProgram:
     # ---- the program ---------------------------------------------------------------------------------------------
 
     async def open(self, source: str, script_arguments: Sequence[str], option_words: Sequence[str]) -> None:
-        """Open a source with the options `option_words` of the command line. Raises `BuddyError`."""
+        """Open a source with the options `option_words` of the command line. Raises `BuddyError`.
+
+        The options are those of `arguments.source_parser` and `arguments.add_recipe_options`.
+        """
         parser = arguments.source_parser("mcp", "")
         arguments.add_recipe_options(parser)
         try:
             options = parser.parse_args([*option_words, "--timeout", str(self.timeout), "--", source])
-        except SystemExit as error:
+        except SystemExit as error:  # argparse has printed the reason to stderr
             raise BuddyError(
                 "an option is invalid", " ".join(option_words), "correct the arguments of the call"
             ) from error
@@ -260,7 +277,10 @@ class AgentProgram:
     # ---- edits of the recipe -------------------------------------------------------------------------------------
 
     def edit(self, recipe: Recipe) -> bool:
-        """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` if it needs trust."""
+        """Make `recipe` the current one. Returns whether it differs from the one before.
+
+        Raises `BuddyError` if it needs access that only the user may grant.
+        """
         _check_permissions(recipe, self._plugins, "the recipe", "use other passes or options")
         if recipe == self.recipe:
             return False
@@ -300,9 +320,9 @@ class AgentProgram:
         return list(rows.values())
 
     def with_lowering(self, rows: Sequence[NodeRow], lowering: str, assignments: Sequence[Assignment]) -> Recipe:
-        """The recipe with another lowering of nodes: of a registry, `eager`, or `default`.
+        """The recipe with `lowering` chosen for nodes: the name of a registry, `eager`, or `default` for no choice.
 
-        Raises `UsageError` if a node has no such lowering.
+        `assignments` are those of the current compilation. Raises `UsageError` if a node has no such lowering.
         """
         recipe, assignment_of_node = self.recipe, {assignment.node: assignment for assignment in assignments}
         for row in rows:
@@ -314,7 +334,10 @@ class AgentProgram:
         return recipe
 
     def with_settings(self, settings: dict[str, Any]) -> Recipe:
-        """The recipe with other settings, and with the passes of the preset `settings["preset"]`, if there is one."""
+        """The current recipe with these settings. `None` leaves a setting as it is. Raises `UsageError`.
+
+        The keys are fields of a recipe, or `preset`, whose value is the name of the preset that replaces the passes.
+        """
         changes = {key: value for key, value in settings.items() if value is not None}
         recipe, presets = self.recipe, self.engine.presets
         if (preset := changes.pop("preset", None)) is not None:
@@ -335,14 +358,19 @@ class AgentProgram:
     async def compile(
         self, recipe: Recipe | None = None
     ) -> tuple[Sequence[Stage], Sequence[Assignment], Failure | None]:
-        """Compile a recipe, by default the current one. Returns its stages, those up to a failure, and the failure."""
+        """Compile a recipe, by default the current one. Returns its stages, the assignments of its nodes, and `None`.
+
+        If the compilation fails, returns the stages up to the failure, no assignments, and the failure.
+        """
         recipe = recipe or self.recipe
         if recipe not in self._compilations:
             try:
                 result: tuple[CollectedCompilation, Failure | None] = (await self.engine.compile(recipe), None)
             except Failure as failure:
                 result = CollectedCompilation({stage.index: stage for stage in failure.stages}), failure
-            self._compilations = {**dict([*self._compilations.items()][-(_MAX_COMPILATIONS - 1) :]), recipe: result}
+            self._compilations[recipe] = result
+            if len(self._compilations) > _MAX_COMPILATIONS:
+                del self._compilations[next(iter(self._compilations))]
         compilation, failed = self._compilations[recipe]
         return compilation.ordered(), compilation.assignments, failed
 
@@ -359,7 +387,7 @@ class AgentProgram:
             raise BuddyError(Diagnostic(what, diagnostic.where, diagnostic.todo)) from error
 
     def compiled_stages(self) -> Sequence[Stage]:
-        """The stages of the current recipe, if it has been compiled."""
+        """The stages of the current recipe; empty if it has not been compiled."""
         recipe = self._recipes.get(self._graph)
         return self._compilations[recipe][0].ordered() if recipe in self._compilations else ()
 
@@ -374,6 +402,9 @@ def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
 
 
 def _check_permissions(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
-    """Raise `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files."""
-    if phrases := required_permissions(recipe, allowed):
-        raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)
+    """Raise `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files.
+
+    `allowed` are the paths of the plug-ins that it may load; `where` and `todo` are those of the error.
+    """
+    if permissions := required_permissions(recipe, allowed):
+        raise BuddyError(f"the recipe is refused: it asks for {'; '.join(permissions)}", where, todo)

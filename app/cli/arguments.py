@@ -228,6 +228,7 @@ def add_llvm_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _precision_name(text: str) -> str:
+    """The name of a precision in a recipe, for which the command line has the short forms `int8` and `int4`."""
     return {"int8": "int8-dynamic", "int4": "int4-weights"}.get(text, text)
 
 
@@ -262,7 +263,7 @@ def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
 
 
 class PrintVersion(argparse.Action):
-    """The action of `--version`. Other command lines do not pay for the import of the package's metadata."""
+    """The action of `--version`. Unlike argparse's, it reads the version only if the option is given: that is slow."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         text = "show program's version number and exit"
@@ -280,6 +281,7 @@ class PrintVersion(argparse.Action):
 
 
 def version() -> str:
+    """The name and the version of the installed package, as `--version` prints them."""
     from importlib.metadata import version
 
     return f"buddy-tui {version('buddy-tui')}"
@@ -289,17 +291,20 @@ def parse_with_script_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Our options, and the arguments of the script. Exits with code 2 if the command line is invalid."""
-    ours, script_words = _split_at_double_dash(words)
-    options, unknown = parser.parse_known_args(ours)
-    rejected = unknown if script_words is not None else _unknown_before_source(ours, options.source, unknown)
+    our_words, script_words = _split_at_double_dash(words)
+    options, unknown = parser.parse_known_args(our_words)
+    if script_words is not None:
+        if unknown:
+            parser.error(f"unknown option: {' '.join(unknown)} (put options of the script after `--`)")
+        return options, tuple(script_words)
+    rejected = _unknown_before_source(our_words, options.source, unknown)
     if rejected:
-        hint = "after `--`" if script_words is not None else "after SOURCE"
-        parser.error(f"unknown option: {' '.join(rejected)} (put options of the script {hint})")
-    for word in unknown if script_words is None else ():
+        parser.error(f"unknown option: {' '.join(rejected)} (put options of the script after SOURCE)")
+    for word in unknown:
         similar = _similar_option(parser, options.source, word.partition("=")[0])
         if similar:
             parser.error(f"unknown option: {word}: did you mean {similar}? (put options of the script after `--`)")
-    return options, (*unknown, *(script_words or ()))
+    return options, tuple(unknown)
 
 
 def parse_program(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -314,7 +319,7 @@ def parse_program(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
 
 
 def report_source_error(options: argparse.Namespace) -> bool:
-    """Print why SOURCE cannot be opened, if so; with `--json`, also as an object on stdout.
+    """Print why SOURCE cannot be opened, if so; with `--json`, also as an object on stdout. Returns whether it did.
 
     A source on another machine is not checked.
     """
@@ -369,7 +374,9 @@ def engine_words(options: argparse.Namespace) -> list[str]:
 
 def working_folder(options: argparse.Namespace) -> str:
     """The folder that SOURCE is relative to; "" is the engine's current folder."""
-    return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
+    if options.remote:
+        return str(options.remote_folder)
+    return "" if options.engine else os.getcwd()
 
 
 def ssh_host(text: str) -> str:
@@ -473,8 +480,8 @@ def _split_at_double_dash(words: Sequence[str]) -> tuple[list[str], list[str] | 
     """The words before the first `--`, and those after it (`None` if there is no `--`)."""
     if "--" not in words:
         return list(words), None
-    cut = list(words).index("--")
-    return list(words[:cut]), list(words[cut + 1 :])
+    index = list(words).index("--")
+    return list(words[:index]), list(words[index + 1 :])
 
 
 # An option with a name of at most `_SHORT_NAME_LETTERS` letters may be misspelt by `_MAX_SHORT_EDITS` edits, a longer
@@ -487,8 +494,8 @@ def _similar_option(parser: argparse.ArgumentParser, source: str, option: str) -
     if not option.startswith("--") or _is_in_script(source, option):
         return ""
     max_edits = _MAX_SHORT_EDITS if len(option.strip("-")) <= _SHORT_NAME_LETTERS else _MAX_EDITS
-    ours = [name for name in parser._option_string_actions if name.startswith("--")]
-    return next((name for name in ours if _edit_distance(option, name) <= max_edits), "")
+    our_options = [name for name in parser._option_string_actions if name.startswith("--")]
+    return next((name for name in our_options if _edit_distance(option, name) <= max_edits), "")
 
 
 def _is_in_script(source: str, option: str) -> bool:
@@ -501,13 +508,15 @@ def _is_in_script(source: str, option: str) -> bool:
 
 def _edit_distance(a: str, b: str) -> int:
     """The optimal string alignment distance of two words: insertions, deletions, replacements and swaps of letters."""
-    before, row = list[int](), list(range(len(b) + 1))
+    # Entry j of row i is the distance of the first i letters of `a` and the first j letters of `b`.
+    previous_row, row = list[int](), list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
-        earlier, before, row = before, row, [i]
+        second_last_row, previous_row, row = previous_row, row, [i]
         for j, y in enumerate(b, 1):
-            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y)))
-            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
-                row[j] = min(row[j], earlier[j - 2] + 1)
+            row.append(min(previous_row[j] + 1, row[j - 1] + 1, previous_row[j - 1] + (x != y)))
+            is_swap = i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y
+            if is_swap:
+                row[j] = min(row[j], second_last_row[j - 2] + 1)
     return row[-1]
 
 

@@ -78,16 +78,17 @@ def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"{options.action} needs the FILE of the archive")
     if options.action and options.clear:
         parser.error(f"--clear removes all entries: give it without {options.action}")
-    misplaced = [name for name in ("program",) if getattr(options, name) and options.action != "export"]
-    misplaced += [name for name in ("sha256", "trust") if getattr(options, name) and options.action != "import"]
+    if options.program and options.action != "export":
+        parser.error("--program is an option of `buddy-tui cache export FILE`")
+    for name in ("sha256", "trust"):
+        if getattr(options, name) and options.action != "import":
+            parser.error(f"--{name} is an option of `buddy-tui cache import FILE`")
     if options.key and not options.action:
-        misplaced.append("key")
-    if misplaced:
-        verb = "export" if "program" in misplaced else "import"
-        parser.error(f"--{misplaced[0]} is an option of `buddy-tui cache {verb} FILE`")
+        parser.error("--key is an option of `buddy-tui cache import FILE`")
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:
+    """Print the folder of the cache, its limit, and what each of its parts has. Returns the exit code."""
     contents = disk_cache.count_files()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
@@ -107,6 +108,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print_table(counts: dict[str, tuple[int, int]]) -> None:
+    """Print the number of files and of bytes of each cache, which `counts` has by the cache's name."""
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in counts.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
 
@@ -115,6 +117,10 @@ def _print_table(counts: dict[str, tuple[int, int]]) -> None:
 
 
 def _export(options: argparse.Namespace, console: Console) -> int:
+    """Write the archive, with the code that the programs of `--program` need, or all. Returns the exit code.
+
+    Raises `ArchiveError`.
+    """
     if options.key and not options.key.exists():
         cache_archive.make_key(options.key)
         console.note(
@@ -136,11 +142,8 @@ def _export(options: argparse.Namespace, console: Console) -> int:
     counts = _count_by_cache(contents)
     size = options.file.stat().st_size
     if options.json:
-        print(
-            json.dumps(
-                {"file": str(options.file), "bytes": size, "sha256": sha256, "caches": _counts_json(counts)}, indent=2
-            )
-        )
+        summary = {"file": str(options.file), "bytes": size, "sha256": sha256, "caches": _counts_json(counts)}
+        print(json.dumps(summary, indent=2))
         return 0
     _print_table(counts)
     print(f"{options.file}: {size / 2**20:.1f} MiB, SHA-256 {sha256}")
@@ -165,39 +168,43 @@ def _empty_cache() -> Iterator[None]:
 def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:
     """Compile all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
     for program in programs:
-        try:
-            words = shlex.split(program)
-        except ValueError as error:
-            console.error(Diagnostic(f"--program {program!r} cannot be split into words: {error}"))
-            return USAGE_ERROR
-        parser = arguments.source_parser("stages", VERBS["cache"])
-        arguments.add_recipe_options(parser)
-        arguments.add_output_options(parser)
-        options, script = arguments.parse_program(parser, words)
-        options.plain = options.plain or plain
-
-        async def compile_graphs(
-            engine: Headless, options: argparse.Namespace = options, script: tuple[str, ...] = script
-        ) -> int:
-            engine.reopens = True
-            for recipe in await engine.open_program(options, script):
-                try:
-                    await engine.compile(recipe)
-                except Failure as failure:
-                    engine.console.error(failure.diagnostic, f"graph {recipe.graph} of {options.source}")
-                    return FAILURE
-            return 0
-
-        code = run_with_engine(options, console, compile_graphs)
+        code = _compile_program(program, plain, console)
         if code:
             return code
     return 0
+
+
+def _compile_program(program: str, plain: bool, console: Console) -> int:
+    """Compile all graphs of `program`, a value of `--program`. Returns the exit code."""
+    try:
+        words = shlex.split(program)
+    except ValueError as error:
+        console.error(Diagnostic(f"--program {program!r} cannot be split into words: {error}"))
+        return USAGE_ERROR
+    parser = arguments.source_parser("stages", VERBS["cache"])
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    options, script = arguments.parse_program(parser, words)
+    options.plain = options.plain or plain
+
+    async def compile_graphs(engine: Headless) -> int:
+        engine.reopens = True
+        for recipe in await engine.open_program(options, script):
+            try:
+                await engine.compile(recipe)
+            except Failure as failure:
+                engine.console.error(failure.diagnostic, f"graph {recipe.graph} of {options.source}")
+                return FAILURE
+        return 0
+
+    return run_with_engine(options, console, compile_graphs)
 
 
 # ---- import -------------------------------------------------------------------------------------------------------
 
 
 def _import(options: argparse.Namespace, console: Console) -> int:
+    """Add the archive to the cache. Returns the exit code: a failure if all is rejected. Raises `ArchiveError`."""
     trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
     contents = cache_archive.read(options.file, trust)
     result = cache_archive.store(contents)
@@ -214,7 +221,7 @@ def _import(options: argparse.Namespace, console: Console) -> int:
 
 
 def _count_by_cache(contents: ArchiveContents) -> dict[str, tuple[int, int]]:
-    """The number of entries and bytes for each cache."""
+    """The number of entries and the number of bytes of each cache, by the cache's name."""
     counts: dict[str, tuple[int, int]] = {}
     for entry in contents.entries:
         files, size = counts.get(entry.cache, (0, 0))

@@ -15,6 +15,7 @@ Item = TypeVar("Item")
 
 
 def make_catalogue_parser(verb: str, summary: str) -> arguments.Parser:
+    """A parser with the argument TEXT and the options of a verb that lists what the engine has."""
     parser = arguments.Parser(verb, summary)
     parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that contain TEXT")
     arguments.add_output_options(parser)
@@ -29,11 +30,14 @@ def print_matching(
     searched_text: Callable[[Item], str],
     as_table: Callable[[Sequence[Item]], str],
 ) -> int:
-    """Print the items whose `searched_text` contains TEXT, in any case. Returns 1 without a match, like `grep`."""
+    """Print the items whose `searched_text` contains TEXT, in any case. Returns the exit code: 1 without a match.
+
+    Items are structs of msgspec. They are printed by `as_table`, or with `--json` as a list of objects.
+    """
     matching = [item for item in items if options.text.lower() in searched_text(item).lower()]
     if options.json:
-        plain: list[Any] = [msgspec.to_builtins(item) for item in matching]
-        print(json.dumps(plain, indent=2))
+        objects: list[Any] = [msgspec.to_builtins(item) for item in matching]
+        print(json.dumps(objects, indent=2))
     else:
         print(as_table(matching) if matching else f"no entry contains {options.text!r}")
     return 0 if matching else FAILURE

@@ -43,9 +43,9 @@ def main(words: Sequence[str]) -> int:
 
 
 class Option(NamedTuple):
-    """An option of a verb: its names, help, the choices of its value, and whether that is a file or a folder.
+    """An option of a verb: its names, help, the choices of its value, and whether the value is a file or a folder.
 
-    `takes_value` is false for a flag. An option without names stands for the positional arguments.
+    `takes_value` is false for a flag. An option without names stands for a positional argument.
     """
 
     names: tuple[str, ...]
@@ -62,6 +62,7 @@ def read_options() -> dict[str, list[Option]]:
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterable[Option]:
+    """Yield the options and positional arguments of a parser, except hidden ones."""
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
@@ -86,6 +87,9 @@ def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
 
 # ---- bash ----------------------------------------------------------------------------------------------------------
 
+# `words` and `files` are the candidates: a list of words, and whether files or folders are completed too. The names
+# between @ are replaced: the verbs (as a pattern and as words), for each option with a value what completes the value,
+# and for each verb its options and what completes its positional arguments.
 _BASH_TEMPLATE = r"""# Completion of buddy-tui in bash, by `buddy-tui completion bash`.
 _buddy_tui() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words= files= word index
@@ -139,19 +143,21 @@ complete -F _buddy_tui buddy-tui
 
 
 def bash_script(options_of_verb: dict[str, list[Option]]) -> str:
-    """The script for bash, without the package bash-completion; 3.2 and later."""
-    values: dict[str, list[str]] = {}
+    """The script for bash from version 3.2 on, which does not need the package bash-completion."""
+    # By the assignment that completes a value: the patterns "VERB OPTION" of the options whose value it completes.
+    patterns_of_value: dict[str, list[str]] = {}
     option_lines, argument_lines = [], []
     for verb, options in options_of_verb.items():
         for option in options:
             if option.names and option.takes_value:
-                values.setdefault(_bash_value(option), []).extend(f'"{verb} {name}"' for name in option.names)
+                patterns = [f'"{verb} {name}"' for name in option.names]
+                patterns_of_value.setdefault(_bash_value(option), []).extend(patterns)
         names = " ".join(name for option in options for name in option.names)
         option_lines.append(f'                {verb}) words="{names}" ;;')
         arguments = [_bash_value(option) for option in options if not option.names]
         if any(argument != ":" for argument in arguments):
             argument_lines.append(f"                    {verb}) words= {arguments[0]} ;;")
-    value_lines = [f"        {' | '.join(patterns)}) {value} ;;" for value, patterns in values.items()]
+    value_lines = [f"        {' | '.join(patterns)}) {value} ;;" for value, patterns in patterns_of_value.items()]
     return (
         _BASH_TEMPLATE.replace("@VERBS@", " | ".join(VERBS))
         .replace("@VALUES@", "\n".join(value_lines))
@@ -162,7 +168,7 @@ def bash_script(options_of_verb: dict[str, list[Option]]) -> str:
 
 
 def _bash_value(option: Option) -> str:
-    """The assignment for the completion of a value."""
+    """The assignment that completes the value of an option; `:`, which does nothing, if any text is a value."""
     if option.choices:
         return f'words="{" ".join(option.choices)}"'
     return f"files={option.path_kind}" if option.path_kind else ":"
@@ -202,6 +208,7 @@ def zsh_script(options_of_verb: dict[str, list[Option]]) -> str:
 
 
 def _zsh_specs(options: Sequence[Option]) -> Iterable[str]:
+    """Yield the arguments of zsh's `_arguments`: one for each name of an option, and one for positional arguments."""
     positional = next((option for option in options if not option.names), None)
     for option in options:
         for name in option.names:
@@ -213,13 +220,14 @@ def _zsh_specs(options: Sequence[Option]) -> Iterable[str]:
 
 
 def _zsh_action(option: Option) -> str:
+    """The action of `_arguments` that completes a value."""
     if option.choices:
         return f"({' '.join(option.choices)})"
     return {"file": "_files", "folder": "_files -/", "": " "}[option.path_kind]
 
 
 def _zsh_text(text: str, special: str = "[]:") -> str:
-    """A text inside of single quotes, with backslashes before the `special` characters."""
+    """A text for the inside of single quotes, with backslashes before the `special` characters."""
     escaped = "".join(f"\\{character}" if character in special else character for character in text)
     return escaped.replace("'", "'\\''")
 
@@ -243,14 +251,21 @@ def fish_script(options_of_verb: dict[str, list[Option]]) -> str:
 
 
 def _fish_option(option: Option) -> str:
+    """The arguments of fish's `complete` for an option or a positional argument.
+
+    `-r` says that an option needs a value, for which files are listed; `-x` also that files are not.
+    """
     names = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     choices = [f"-f -a {_fish_text(' '.join(option.choices))}"] if option.choices else []
     if not option.names:
         return " ".join([*choices, f"-d {_fish_text(option.help)}"] if choices else ["-d ''"])
-    value = [] if not option.takes_value else ["-r"] if option.path_kind else ["-x"]
+    value: list[str] = []
+    if option.takes_value:
+        value = ["-r"] if option.path_kind else ["-x"]
     return " ".join([*names, *value, *choices, f"-d {_fish_text(option.help)}"])
 
 
 def _fish_text(text: str) -> str:
+    """A text in single quotes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

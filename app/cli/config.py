@@ -58,6 +58,7 @@ def _settings_json(path: Path, settings: Settings, problems: Sequence[str]) -> d
 
 
 def _action_rows() -> list[dict[str, Any]]:
+    """Every action with its pane, keys and title, for `--json` and `--keys`. `own_keys` are the default keys."""
     return [
         {
             "id": action.id,

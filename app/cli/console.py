@@ -32,8 +32,10 @@ class Console:
         self._is_within_line = False
 
     def progress(self, text: str) -> None:
-        """Show progress. On a terminal, it replaces the previous progress. Elsewhere, it is a line of its own, but only
-        if its first word differs from that of the previous progress; after `clear_progress`, always.
+        """Show progress. On a terminal, it replaces the previous progress.
+
+        Elsewhere, it is a line of its own. A text with the same first word as the previous one, such as "compiling", is
+        not printed there, so that a log has one line for each activity.
         """
         self._end_line()
         if self._redraws:
@@ -71,12 +73,16 @@ class Console:
         self._is_within_line = not text.endswith("\n") and _write_to_same_place(out, self._stderr)
 
     def note(self, text: str) -> None:
+        """Print a line to stderr."""
         self._erase_progress()
         self._end_line()
         print(text, file=self._stderr)
 
     def error(self, diagnostic: Diagnostic, context: str = "") -> None:
-        """Print a diagnostic: what happened (in `context`), where, what to do, and the last lines of its detail."""
+        """Print a diagnostic: what happened, where, what to do, and the last lines of its detail.
+
+        `context` names what the error is in, such as "graph 1".
+        """
         self._erase_progress()
         self._end_line()
         print(diagnostic_text(diagnostic, f"error{context and f' in {context}'}"), file=self._stderr)

@@ -89,7 +89,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _make_plan(options: argparse.Namespace) -> CoveragePlan:
-    operators, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
+    """The plan that the options describe. Raises `CoveragePlanError` if they are invalid."""
+    operators = tuple(name for name in options.only.split(",") if name)
+    dtypes = tuple(name for name in options.dtypes.split(",") if name)
     shard = parse_shard(options.shard)
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
@@ -102,7 +104,7 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
 
 
 def _read_results(path: Path, plan: CoveragePlan) -> dict[OpDtypePair, PairResult]:
-    """The results in FILE. Raises `UsageError`."""
+    """The results in the file `path`, which has those of earlier runs. Raises `UsageError` if it cannot be read."""
     try:
         return session.read_results(path, plan.backward)
     except OSError as error:
@@ -114,7 +116,7 @@ def _run_coverage(options: argparse.Namespace, plan: CoveragePlan, console: Cons
     results = _read_results(options.output, plan) if options.output else {}
     if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
         raise UsageError(f"cannot write to {options.report}: it is a folder, or its folder does not exist")
-    before = dict(results)
+    previous_results = dict(results)
 
     def record_result(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
@@ -132,7 +134,7 @@ def _run_coverage(options: argparse.Namespace, plan: CoveragePlan, console: Cons
         with reporting_write_errors(options.report):
             options.report.write_text(report.markdown(listed, listing, plan))
     summary = report.summary(listed, listing.core)
-    summary |= {"reasons": report.top_reasons(listed), "changed": report.outcome_changes(before, listed)}
+    summary |= {"reasons": report.top_reasons(listed), "changed": report.outcome_changes(previous_results, listed)}
     text = "\n\n".join(filter(None, (report.statistics_text(summary), report.conclusions(summary))))
     print(json.dumps(summary, indent=2) if options.json else text)
     return 0 if all(result.outcome in (*RIGHT_OUTCOMES, "skipped") for result in listed) else FAILURE

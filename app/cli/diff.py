@@ -51,7 +51,7 @@ _TITLED_FIELDS = (
 
 
 class _TitledStage(NamedTuple):
-    """A stage that is compared, and the title of its recipe; "" if both stages are of one recipe."""
+    """A stage that is compared, and the title of its recipe. The title is "" if both stages are of one recipe."""
 
     stage: Stage
     recipe_title: str
@@ -93,8 +93,11 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    first_file, second_file = (str(path) for path in (*options.recipe, *[""] * 2)[:2])
-    options.recipe = options.recipe[:1]
+    """Compare two stages, or the stages of two recipes, and print the differences. Returns the exit code."""
+    files = [str(path) for path in options.recipe]
+    first_file = files[0] if files else ""
+    second_file = files[1] if len(files) > 1 else ""
+    options.recipe = options.recipe[:1]  # the program is opened with the first recipe
     if options.against_graph is None:
         first = await engine.open_graph(options, script)
     else:
@@ -122,7 +125,8 @@ async def _second_recipe(
 ) -> Recipe | None:
     """The recipe that `first` is compared with; `None` if two stages of `first` are compared.
 
-    `second_file` is the second recipe file of the command line, or "". Raises `UsageError`.
+    `second_file` is the second recipe file of the command line, or "". Raises `UsageError`. A recipe file may name only
+    plug-ins that the program was opened with.
     """
     if options.against_graph is not None:
         number = graph_numbers(options.against_graph, engine.graphs)[0]
@@ -136,6 +140,7 @@ async def _second_recipe(
     names = [preset.name for preset in presets]
     if options.against in names:
         return engine.with_steps_of(find_preset(presets, name).recipe, first)
+    # `--against` may have been meant to name a preset, the second `--recipe` may not.
     second = read_recipe(name, names if options.against else [], trusted_plugins(options))
     if not second.steps:
         second = with_preset_steps(second, presets)
@@ -156,9 +161,9 @@ def _pair_stages(
 
 
 class _Difference(NamedTuple):
-    """The answer of a comparison, and the unified diff if --stage was given.
+    """Two stages that were compared, the engine's answer, and with `--stage` their unified diff.
 
-    A stage that one of the recipes lacks is compared with `None`, without an answer.
+    A side is `None` if that recipe lacks the stage; `compared` is then `None`, too.
     """
 
     before: _TitledStage | None
@@ -168,6 +173,7 @@ class _Difference(NamedTuple):
 
     @property
     def hunks(self) -> tuple[tuple[int, int, int, int], ...]:
+        """The changes, each as (first line before, lines removed, first line after, lines added)."""
         return self.compared.hunks if self.compared is not None else ()
 
     @property
@@ -196,13 +202,14 @@ def _heading(titled: _TitledStage) -> str:
 
 
 def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
-    """The graph, the recipe file or else the preset, and the settings in which `recipe` differs from `other`."""
+    """The graph, the recipe file or, without one, the preset, and the settings that differ from those of `other`."""
     changed = [field for field in _TITLED_FIELDS if getattr(recipe, field) != getattr(other, field)]
     settings = [f"{field} {getattr(recipe, field) or 'this machine'}" for field in changed]
     return ", ".join([f"graph {recipe.graph}", Path(file).name or recipe.preset, *settings])
 
 
 def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
+    """Print the differences as JSON, as a table with a row for each stage, or the only one as a unified diff."""
     diff_mode = "structural" if options.structural else "line"
     if options.json:
         print(json.dumps({"how": diff_mode, "stages": list(map(_difference_json, differences))}))
@@ -210,23 +217,24 @@ def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_
         heading = ["stage", "phase", "-", "+", "hunks"]
         print(table(heading, list(map(_difference_row, differences)), frozenset({"stage", "phase"})))
     else:
-        print(differences[0].diff.rstrip() or f"no {'structural ' * options.structural}change")
+        no_change = "no structural change" if options.structural else "no change"
+        print(differences[0].diff.rstrip() or no_change)
 
 
 def _difference_row(difference: _Difference) -> list[object]:
+    """The row of the table: stage, phase, removed lines, added lines, number of hunks."""
     before, after = difference.before, difference.after
     if before is None or after is None:
         titled, side = (before, "A") if before is not None else (after, "B")
         assert titled is not None
         return [titled.stage.name, titled.stage.phase, "", "", f"only in {side}"]
-    # A hunk is (first line before, lines removed, first line after, lines added).
     removed, added = sum(hunk[1] for hunk in difference.hunks), sum(hunk[3] for hunk in difference.hunks)
     stage = before.stage
     return [stage.name, stage.phase, removed or "", added or "", len(difference.hunks) or "same"]
 
 
 def _difference_json(difference: _Difference) -> dict[str, object]:
-    """`before` or `after` is null if only the other recipe has the stage."""
+    """The stages and the hunks as JSON. `before` or `after` is null if only the other recipe has the stage."""
     sides = {"before": difference.before, "after": difference.after}
     stages = {
         side: titled and {"stage": titled.stage.name, "phase": titled.stage.phase, "lines": titled.stage.lines}

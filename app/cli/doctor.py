@@ -58,6 +58,9 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP
 _KERNEL_FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
 
 
+# ---- facts about this machine ---------------------------------------------------------------------------------------
+
+
 def installation_facts() -> Facts:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
@@ -69,7 +72,7 @@ def installation_facts() -> Facts:
 
 
 def processor_facts() -> Facts:
-    """The processor, its features and the number of threads for programs. The load is the one-minute average."""
+    """The processor, its features, and the threads that programs may use. The load is the average of one minute."""
     machine, *flags = host_features().split()
     kernel_flags = " ".join(flag for flag in flags if _KERNEL_FEATURES.fullmatch(flag))
     load = f", load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
@@ -114,6 +117,7 @@ def _cpu_limit() -> str:
 
 
 def terminal_facts() -> Facts:
+    """The terminal, what it can do, and the environment variables that affect it or this program."""
     size = shutil.get_terminal_size()
     variables = (("tmux", "TMUX"), ("screen", "STY"), ("ssh", "SSH_CONNECTION"))
     inside = [name for name, variable in variables if variable in os.environ]
@@ -132,10 +136,11 @@ def terminal_facts() -> Facts:
 
 
 def _misspelt_variables() -> Facts:
+    """The error about environment variables with unknown names, if any."""
     try:
         check_variables()
-    except EnvironmentVariableError as wrong:
-        return [("misspelt", str(wrong))]
+    except EnvironmentVariableError as misspelt:
+        return [("misspelt", str(misspelt))]
     return []
 
 
@@ -158,10 +163,12 @@ def _terminal_features(in_tmux: bool) -> list[str]:
 
 
 def extras_facts() -> Facts:
+    """The version of the package of each extra, or that it is not installed."""
     return [(name, package_version(package)) for name, package in EXTRAS.items()]
 
 
 def folder_facts() -> Facts:
+    """The folders that this program writes to, and why the cache is disabled if it is."""
     paths = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
     facts = [(name, f"{abbreviate_home(path)}, {_free_space(Path(path))}") for name, path in paths]
     problem = disk_cache.find_problem()
@@ -183,10 +190,9 @@ def package_version(package: str) -> str:
 
 
 def variables_text(names: Sequence[str]) -> str:
-    """The environment variables among `names` that are set, as "NAME=value, …"; "none set" if there are none."""
-    return (
-        ", ".join(f"{name}={abbreviate_home(os.environ[name])}" for name in names if name in os.environ) or "none set"
-    )
+    """The environment variables among `names` that are set, as "NAME=value, …", or "none set"."""
+    assignments = [f"{name}={abbreviate_home(os.environ[name])}" for name in names if name in os.environ]
+    return ", ".join(assignments) or "none set"
 
 
 def abbreviate_home(text: object) -> str:
@@ -195,13 +201,19 @@ def abbreviate_home(text: object) -> str:
     return re.sub(rf"{re.escape(home)}(?=/|$|[\s,:;'\"])", "~", str(text)) if home else str(text)
 
 
+# ---- the report, with the facts of the engine ------------------------------------------------------------------------
+
+# The source of the self-test.
 SELF_TEST = "buddy.compiler.support.self_test:model"
-# The program compiles in one second, and importing torch takes a few.
+# The self-test usually takes less: the program compiles in one second, and importing torch takes a few.
 USUAL_SECONDS = 10.0
 
 
 class _Report:
-    """The sections of the output. A section is printed when it is added; as JSON, all are printed at the end."""
+    """The sections of the output. A section is printed when it is added; as JSON, all are printed at the end.
+
+    `self_test_seconds` is how long the self-test took, 0 before it has run.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -209,6 +221,7 @@ class _Report:
         self.self_test_seconds = 0.0
 
     def add(self, title: str, facts: Facts) -> None:
+        """Add a section."""
         section = self._sections[title] = {}
         for name, text in facts:
             # A fact without a name continues the previous one.
@@ -221,6 +234,7 @@ class _Report:
             sys.stdout.flush()
 
     def end(self, code: int) -> None:
+        """Print the sections as JSON, if they were not printed before. `code` is the exit code of the verb."""
         if self._as_json:
             summary = {"ok": code == 0, "self_test_seconds": round(self.self_test_seconds, 2) or None}
             print(json.dumps({**summary, **self._sections}, indent=2))
@@ -254,19 +268,12 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     welcome = engine.client.welcome
     assert welcome is not None
     packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
-    # The host name and the command may be confidential.
-    location = (
-        "on another machine, over ssh"
-        if options.remote
-        else "started by --engine"
-        if options.engine
-        else "a local process"
-    )
-    facts = [("engine", location), ("buddy-tui", welcome.engine), ("with", packages)]
-    facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
-    facts += [("", "differs from the local version")] * (welcome.engine != package_version("buddy-tui"))
-    untested = torch_warning(welcome.packages.get("torch", ""))
-    facts += [("", untested)] * bool(untested)
+    facts = [("engine", _location_text(options)), ("buddy-tui", welcome.engine), ("with", packages)]
+    facts.append(("CPU", f"{welcome.target}, {welcome.cores} cores"))
+    if welcome.engine != package_version("buddy-tui"):
+        facts.append(("", "differs from the local version"))
+    if untested_torch := torch_warning(welcome.packages.get("torch", "")):
+        facts.append(("", untested_torch))
     report.add("engine", facts)
     try:
         catalogue = await engine.client.request(ListPasses(0))
@@ -287,6 +294,13 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     slow = f"; usually below {USUAL_SECONDS:g} s, so the machine is busy or slow" if is_slow else ""
     report.add("self-test", [("result", f"{text}, {seconds:.1f} s{slow}")])
     return 0 if ok else FAILURE
+
+
+def _location_text(options: argparse.Namespace) -> str:
+    """Where the engine runs, without the host name and the command, which may be confidential."""
+    if options.remote:
+        return "on another machine, over ssh"
+    return "started by --engine" if options.engine else "a local process"
 
 
 def _plugin_facts(catalogue: Passes) -> Facts:
@@ -321,9 +335,9 @@ def _mlir_facts(catalogue: Passes) -> Facts:
         return [("bindings", note) for note in catalogue.notes]
     origin = "set by BUDDY_MLIR_PACKAGE" if bindings.named else "from torch-mlir, because BUDDY_MLIR_PACKAGE is not set"
     facts = [("bindings", f"{bindings.package} {bindings.version} in {abbreviate_home(bindings.folder)}, {origin}")]
-    n_ours = sum(item.ours for item in catalogue.passes)
+    n_ours = sum(info.ours for info in catalogue.passes)
     facts += [("passes", f"{len(catalogue.passes)}, {n_ours} of them from buddy-tui")]
-    facts += [("dialects", f"{len(catalogue.dialects)}: {', '.join(item.name for item in catalogue.dialects)}")]
+    facts += [("dialects", f"{len(catalogue.dialects)}: {', '.join(dialect.name for dialect in catalogue.dialects)}")]
     tool = abbreviate_home(bindings.tool) if bindings.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
     return [*facts, ("mlir-opt", bindings.tool_problem or tool)]
 

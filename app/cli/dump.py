@@ -53,6 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Dump the selected graphs. Returns the largest of their exit codes."""
     recipes = await engine.open_program(options, script)
     if not options.all and len(recipes) > 1:
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
@@ -64,6 +65,7 @@ async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str
 
 
 async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> int:
+    """Print the table of a graph's nodes and how each is lowered. Returns the exit code."""
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
@@ -90,8 +92,11 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
             return code
         raise
     if options.output is None:
-        heading = f"{LANGUAGES[chosen[0].language].comment} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
-        sys.stdout.write(heading * several_graphs + await engine.client.fetch_text(chosen[0].text))
+        text = await engine.client.fetch_text(chosen[0].text)
+        if several_graphs:
+            comment_sign = LANGUAGES[chosen[0].language].comment
+            sys.stdout.write(f"{comment_sign} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n")
+        sys.stdout.write(text)
     else:
         folder = options.output / f"graph{recipe.graph}" if several_graphs else options.output
         await _write(engine, folder, chosen)
@@ -99,6 +104,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
 
 
 async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
+    """Write each stage to a file in `folder`, which is created. Raises `UsageError`."""
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for stage in stages:
@@ -113,6 +119,7 @@ def _choose_llvm_stage(stages: Sequence[Stage], selector: str) -> Stage:
 
     Raises `UsageError` if it does not exist.
     """
+    # The first stage of LLVM IR is the translation from the LLVM dialect.
     passes = [stage for stage in stages if stage.language == "llvm" and stage.phase == "ir"][1:]
     if not passes:
         raise UsageError("no stages of LLVM's passes: add --llvm-passes, with the native backend")

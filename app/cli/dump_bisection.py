@@ -33,7 +33,7 @@ def bisect_dump(options: argparse.Namespace, flags: Sequence[str]) -> int:
 
 
 def _bisect_dump(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    """Search a dump, in this process. Returns the exit code; raises `UsageError` and `ToolError`."""
+    """Like `bisect_dump`, but raises `UsageError` and `ToolError`."""
     failure = failure_of(options, flags)
     try:
         dump = read_dump(Path(options.source), console.progress)

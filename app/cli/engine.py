@@ -45,6 +45,10 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
+    """Serve, relay to an engine with an ID, or stop one. Returns the exit code.
+
+    The modules of the engine are imported where they are needed: a relay needs only a few of them.
+    """
     parser = make_parser()
     options = parser.parse_args(words)
     if options.log and (options.keep or options.back or options.end):
@@ -68,6 +72,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _engine_id(text: str) -> str:
+    """`text`, if it can be the ID of an engine. Raises `ArgumentTypeError`."""
     if not re.fullmatch("[0-9a-f]{8,64}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not 8 to 64 hexadecimal digits")
     return text

@@ -51,6 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
+    """Print what the trace or log of an earlier run says. Returns the exit code."""
     frame = ExplainDynamo(
         engine.client.new_request_id(), trace=options.trace, directory=arguments.working_folder(options)
     )
@@ -63,6 +64,7 @@ async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
 
 
 async def _explain(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Print what is not compiled, and what TorchDynamo did, or one of both with `--only`. Returns the exit code."""
     values: dict[str, Any] = {"source": options.source}
     texts, code = [], 0
     if options.only != "recompilations":
@@ -79,7 +81,7 @@ async def _explain(engine: Headless, options: argparse.Namespace, script: tuple[
 
 
 def _is_script(source: str) -> bool:
-    """Whether a run of the source, as Python runs it, calls functions: not for a model file, or a name in a script."""
+    """Whether the source can be run as Python runs a script: not a model file, nor `script.py:name`."""
     return source.endswith(".py")
 
 
@@ -109,6 +111,7 @@ async def _explain_fallbacks(
 
 
 async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileReport:
+    """The time of each node, without the measurement of the machine's peak. Raises `Failure`."""
     frame = Profile(engine.client.new_request_id(), recipe, timeout=timeout, peak=False)
     return (await engine.request(frame)).report
 

@@ -62,7 +62,9 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
-    kinds = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
+    """Let the engine write the files, and list them. `command` is this command line, for the README of the export."""
+    # Each value of `--kind` is a list of kinds.
+    kinds = tuple(dict.fromkeys(kind for listed_kinds in options.kind for kind in listed_kinds)) or ("object",)
     from importlib import metadata  # takes time, and is not needed to reject a source
 
     if not (options.plugin or options.remote or metadata.entry_points(group=PLUGIN_GROUP)):

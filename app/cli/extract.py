@@ -31,11 +31,12 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Extract the nodes, write and run the extracted graph, and print the report. Returns the exit code."""
     recipe, client = await engine.open_graph(options, script, options.nodes), engine.client
-    named = engine.graphs[recipe.graph].nodes_named
-    nodes = tuple(row.stable for name in options.nodes for row in named(name))
-    # The engine reports unknown names.
-    unknown = tuple(name for name in options.nodes if not named(name))
+    info = engine.graphs[recipe.graph]
+    nodes = tuple(row.stable for name in options.nodes for row in info.nodes_named(name))
+    # Unknown names are requested too, because the engine reports them.
+    unknown = tuple(name for name in options.nodes if not info.nodes_named(name))
     extracted = await client.request(Extract(0, recipe, (*unknown, *nodes)))
     subgraph_recipe = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []

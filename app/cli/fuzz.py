@@ -86,6 +86,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _make_plan(options: argparse.Namespace) -> FuzzPlan:
+    """The plan that the options describe. Raises `CoveragePlanError` if they are invalid."""
     compile_options = {"preset": options.preset, "dialect": options.dialect, "threads": options.threads}
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
@@ -132,8 +133,10 @@ def _run_batches(
 
 
 def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
-    for number, fault in enumerate(batch.faults):
-        path = folder / f"{fault.outcome}_{batch.seed}{f'_{number + 1}' * bool(number)}.py"
+    """Write each failing program of a batch as a script, and print it and the statements on which eager crashed."""
+    for number, fault in enumerate(batch.faults, 1):
+        suffix = f"_{number}" if number > 1 else ""
+        path = folder / f"{fault.outcome}_{batch.seed}{suffix}.py"
         with reporting_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(fault.script)
@@ -148,6 +151,7 @@ def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
 
 
 def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
+    """Print the outcomes of all programs. Returns the exit code: a failure if any program is faulty."""
     outcomes, drawn = total(batches), merge_histograms(batch.drawn for batch in batches)
     n_faults = sum(outcomes[name] for name in FAULTS)
     if options.json:
@@ -160,8 +164,9 @@ def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: 
         print(json.dumps(summary, indent=2))
         return FAILURE if n_faults else 0
     console.print_output(f"{sum(outcomes.values())} programs: {_counts_text(outcomes)}\n")
-    for table, counts in drawn.items() if options.drawn else ():
-        console.print_output(f"{table}: {_counts_text(counts)}\n")
+    if options.drawn:
+        for title, counts in drawn.items():
+            console.print_output(f"{title}: {_counts_text(counts)}\n")
     return FAILURE if n_faults else 0
 
 

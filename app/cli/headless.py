@@ -76,7 +76,7 @@ Answer = TypeVar("Answer")
 
 
 class Failure(BuddyError):
-    """A request failed. `stages` are the stages that were compiled before the failure, and the IR at the failure."""
+    """A request failed. `stages` are the stages before the failure, and the IR at the failure, as far as they exist."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(diagnostic)
@@ -85,14 +85,18 @@ class Failure(BuddyError):
 
 @dataclass
 class CollectedCompilation:
-    """The results of a compilation, collected from its frames. `stages` are by their index."""
+    """The results of a compilation, collected from its frames.
+
+    `stages` are by their index in the pipeline. `compiled` is the answer to a compilation, `report` that to a run.
+    """
 
     stages: dict[int, Stage] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
     compiled: Compiled | None = None
     report: RunReport | None = None
 
-    def take(self, frame: Frame) -> None:
+    def add(self, frame: Frame) -> None:
+        """Add the result that a frame has."""
         if isinstance(frame, StageDone):
             self.stages[frame.stage.index] = frame.stage
         elif isinstance(frame, Assigned):
@@ -107,10 +111,11 @@ class CollectedCompilation:
         return tuple(stage for _, stage in sorted(self.stages.items()))
 
 
-class _Opening:
-    """Takes the frames until a script is captured, and calls `stop` if the script runs longer than `timeout` seconds.
+class _CaptureWatch:
+    """Handles the frames up to the capture of a script, and calls `stop` if the script runs longer than `timeout`.
 
-    The time starts when the host worker starts the script.
+    `timeout` is in seconds, from when the host worker starts the script. `captured` is the answer, and `timed_out` says
+    whether `stop` was called.
     """
 
     def __init__(self, timeout: float, stop: Callable[[], None]) -> None:
@@ -119,7 +124,8 @@ class _Opening:
         self.captured: Captured | None = None
         self.timed_out = False
 
-    def take(self, frame: Frame) -> None:
+    def handle(self, frame: Frame) -> None:
+        """Take the answer, and start the timer when the script starts."""
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
@@ -140,9 +146,9 @@ class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
     `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
-    `step_seconds` is the time limit of each step of a compilation. If it `reopens`, compilations of earlier sessions
-    are used; if it `reuses`, so is a captured graph that still gives the model's results. `times` are the seconds
-    that the parts of all requests took.
+    `step_seconds` is the time limit of each step of a compilation. With `reopens`, compilations of earlier sessions are
+    used; with `reuses`, so are captured graphs of earlier sessions that still give the model's results. `times` are the
+    seconds that the parts of all requests took, such as capture and lowering.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -165,11 +171,17 @@ class Headless:
         bases = base_recipes(options, presets.presets, arguments)
         plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend
-        request, shapes = self.client.new_request_id(), shapes_of(options)
-        trusts = getattr(options, "trust", False)
-        folder, reopens = working_folder(options), self.reopens
         frame = Open(
-            request, options.source, arguments, folder, plugins, shapes, frontend, trusts, reopens, reuses=self.reuses
+            self.client.new_request_id(),
+            options.source,
+            arguments,
+            working_folder(options),
+            plugins,
+            shapes_of(options),
+            frontend,
+            getattr(options, "trust", False),
+            self.reopens,
+            reuses=self.reuses,
         )
         captured = await self._open(frame, options.timeout)
         for note in captured.notes:
@@ -183,17 +195,22 @@ class Headless:
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     async def _without_dump_steps(self, recipe: Recipe, names: Sequence[str]) -> Recipe:
-        """`recipe` of a dump without the steps of these names; `NAME#2` is the second step of that name."""
+        """`recipe` of a dump without the steps of these names; `NAME#2` is the second step of that name.
+
+        Raises `UsageError` for an unknown step.
+        """
         stages = (await self.compile(recipe)).ordered()
         skipped: set[int] = set()
-        for text in names:
-            name, _, number = text.partition("#")
+        for selector in names:
+            name, _, number = selector.partition("#")
             steps = list(dict.fromkeys(stage.step for stage in stages if stage.name == name and stage.step >= 0))
-            chosen = steps[int(number) - 1 : int(number)] if number.isdigit() and int(number) else steps
-            if not chosen:
+            selected = steps[int(number) - 1 : int(number)] if number.isdigit() and int(number) else steps
+            if not selected:
                 known = ", ".join(dict.fromkeys(stage.name for stage in stages if stage.step >= 0))
-                raise UsageError(f"the dump has no step {text!r} that can be run again; its steps: {known or 'none'}")
-            skipped.update(chosen)
+                raise UsageError(
+                    f"the dump has no step {selector!r} that can be run again; its steps: {known or 'none'}"
+                )
+            skipped.update(selected)
         return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
     def with_steps_of(self, preset: Recipe, recipe: Recipe) -> Recipe:
@@ -204,10 +221,10 @@ class Headless:
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Open the source. Returns the recipe of one graph: that of `--graph`, or else the first one that has `nodes`.
+        """Open the source. Returns the recipe of the graph of `--graph`; without it, of the first that has all `nodes`.
 
-        If no graph has all of them, the first graph is used. If the program has several graphs, a note says which one
-        it is. Raises like `open_program`.
+        If no graph has them, that is the first graph. If the program has several graphs, a note names the selected one.
+        Raises like `open_program`.
         """
         recipes = await self.open_program(options, arguments)
         selected = next((recipe for recipe in recipes if self._has_nodes(recipe.graph, nodes)), recipes[0])
@@ -246,52 +263,59 @@ class Headless:
 
     async def request(self, frame: Request[Answer]) -> Answer:
         """Send `frame` and show its progress. Returns the answer. Raises `Failure`."""
-        answers: list[Any] = []
-        await self._follow(frame, answers.append)
-        answer: Answer = answers[-1]
+        frames: list[Any] = []
+        await self._follow(frame, frames.append)
+        answer: Answer = frames[-1]
         return answer
 
     async def _open(self, frame: Open, timeout: float) -> Captured:
-        opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))
+        """Send `frame`. Returns the answer. Raises `Failure`, also if the script runs longer than `timeout` seconds."""
+        watch = _CaptureWatch(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
-            await self._follow(frame, opening.take)
+            await self._follow(frame, watch.handle)
         except Failure:
-            if not opening.timed_out:
+            if not watch.timed_out:
                 raise
             what = f"{frame.source} exceeded the time limit of {timeout:g} s and was stopped"
             todo = "change the script so that it ends, or give it more time (--timeout)"
             raise Failure(Diagnostic(what, frame.source, todo)) from None
         finally:
-            opening.cancel_timer()
-        assert opening.captured is not None
-        return opening.captured
+            watch.cancel_timer()
+        assert watch.captured is not None
+        return watch.captured
 
     async def _collect(self, frame: Request[Frame]) -> CollectedCompilation:
+        """Send `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
+
+        Raises `Failure`, also if a step of the compilation exceeds its time limit; the run that follows has its own.
+        """
         compilation = CollectedCompilation()
 
-        def seconds_left_for_step() -> float:
+        def step_limit() -> float:
             return self._step_seconds if compilation.compiled is None else math.inf
 
         try:
-            await self._follow(frame, compilation.take, seconds_left_for_step)
+            await self._follow(frame, compilation.add, step_limit)
         except Failure as failure:
             raise Failure(failure.diagnostic, (*compilation.ordered(), *failure.stages)) from failure
-        for note in compilation.compiled.notes if compilation.compiled else ():
-            self.console.note(f"note: {note}")
-        for author, _node, text in compilation.compiled.remarks if compilation.compiled else ():
-            if author == NOT_APPLIED:
-                self.console.note(f"note: {text}")
+        if compilation.compiled is not None:
+            for note in compilation.compiled.notes:
+                self.console.note(f"note: {note}")
+            for author, _node, text in compilation.compiled.remarks:
+                if author == NOT_APPLIED:
+                    self.console.note(f"note: {text}")
         return compilation
 
     async def _follow(
         self,
         request: Request[Answer],
-        take: Callable[[Frame], None],
+        handle: Callable[[Frame], None],
         step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Send `request`, show progress and output, and call `take` with each other frame, up to the answer.
+        """Send `request`, show progress and output, and call `handle` with each other frame, up to the answer.
 
-        Raises `Failure` if the request fails, or if no frame comes for `step_limit()` seconds after a progress frame.
+        Raises `Failure` if the request fails. After the first progress frame, also if no frame arrives for
+        `step_limit()` seconds: then the request is cancelled, and the error names the step, which is the last progress.
         """
         import asyncio
 
@@ -316,7 +340,7 @@ class Headless:
             elif isinstance(frame, Failed):
                 raise Failure(frame.diagnostic, frame.stages)
             else:
-                take(frame)
+                handle(frame)
             if isinstance(frame, answer_type(type(request))):
                 self.console.clear_progress()
                 self.times.stop()
@@ -375,7 +399,7 @@ async def _run_with_client(
     def note_connection(lost: str) -> None:
         console.note(lost or "reconnected")
 
-    # The engine of a dump imports neither torch nor MLIR, so it waits until it knows what it opens.
+    # A dump needs no worker with torch or MLIR: with this flag, the engine starts none before it knows what it opens.
     client = EngineClient(
         engine_location(options), log_options(options), note_connection, reopens_saved_graphs=is_dump(options)
     )

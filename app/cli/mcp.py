@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if not options.folder.is_dir():
         parser.error(f"{options.folder} is not a folder")
-    try:
+    try:  # the package `mcp` is an extra
         from buddy.app.cli.mcp_server import serve
     except ImportError as error:
         if not (error.name or "").startswith("mcp"):

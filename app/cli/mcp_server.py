@@ -73,7 +73,7 @@ class AgentServer(MCPServer):
 
     @contextlib.asynccontextmanager
     async def _reporting(self, context: Context | None) -> AsyncIterator[None]:
-        """Send the progress of the program to the client that waits for a call."""
+        """In this block, send the progress of the program to the client, which waits for the answer to a call."""
         texts: asyncio.Queue[str] = asyncio.Queue()
 
         async def send() -> None:
@@ -92,6 +92,7 @@ class AgentServer(MCPServer):
 
 
 def _is_expected(error: Exception) -> bool:
+    """Whether an error of a tool has a cause that the agent can do something about. Others are errors in our code."""
     return isinstance(error.__cause__, (BuddyError, OSError, ValueError))
 
 
@@ -132,7 +133,7 @@ def make_server(program: AgentProgram) -> AgentServer:
 
 
 def _tools_with_hints(tools: Tools) -> Iterable[tuple[Any, types.ToolAnnotations]]:
-    """The tools with hints for the client: which of them change nothing."""
+    """Yield each tool with hints for the client: whether it changes nothing, or may overwrite files."""
     reading = (
         tools.list_nodes, tools.list_stages, tools.read_stage, tools.search, tools.diff, tools.trace,
         tools.list_passes, tools.find_passes, tools.run, tools.profile, tools.numerics,

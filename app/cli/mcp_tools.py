@@ -39,15 +39,19 @@ from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice, OutputRe
 
 Json = dict[str, Any]
 
+# Limits of an answer, so that it does not fill the context of a language model: the lines of a stage, the characters
+# of a line, the lines of a diff, and the names of edited passes, nodes or settings.
 _MAX_LINES = 500
 _MAX_LINE_CHARACTERS = 400
 _MAX_DIFF_LINES = 400
-# Names of edited passes, nodes or settings in an answer.
 _MAX_EDITED_NAMES = 20
 
 
 class Tools:
-    """The tools, each a method. A list that is cut at `count` entries has the total number of entries too."""
+    """The tools, each a method, whose docstring is the description that the agent reads.
+
+    A list that is cut at `count` entries has the total number of entries too.
+    """
 
     def __init__(self, program: AgentProgram) -> None:
         self._program = program
@@ -143,7 +147,8 @@ class Tools:
         result = {"stage": chosen.index, "name": chosen.name, "first": window.start + 1, "total": window.line_count}
         if nodes:
             names = [[window.names[index] for index in line[:8]] for line in window.nodes]
-            return {**result, "lines": [{"text": text, "nodes": own} for text, own in zip(lines, names, strict=False)]}
+            rows = [{"text": text, "nodes": nodes_of_line} for text, nodes_of_line in zip(lines, names, strict=False)]
+            return {**result, "lines": rows}
         return {**result, "text": "\n".join(lines)}
 
     async def search(
@@ -151,23 +156,22 @@ class Tools:
     ) -> Json:
         """Search one stage, or all stages: the number of matching lines in each, and the first ones."""
         stages: Sequence[Stage] = [await self._program.stage(stage)] if stage else (await self._program.compile())[0]
-        texts = tuple(dict.fromkeys(one.text for one in stages))
+        texts = tuple(dict.fromkeys(searched.text for searched in stages))
         frame = SearchEach(0, texts, pattern, regex, ignore_case, excerpts=min(count, 100))
         hits = {hit.text: hit for hit in (await self._program.engine.client.request(frame)).hits}
-        found_in = []
-        shown: set[str] = set()
-        for one in stages:
-            hit = hits.get(one.text)
+        rows = []
+        listed_texts: set[str] = set()
+        for searched in stages:
+            hit = hits.get(searched.text)
             if hit is None:
                 continue
-            row: Json = {"stage": one.index, "name": one.name, "matches": len(hit.lines)}
-            if one.text not in shown:  # equal texts have equal matches
-                row["lines"] = [
-                    {"line": line + 1, "text": _clip(text)} for line, text in zip(hit.lines, hit.excerpts, strict=False)
-                ][: count if stage else 3]
-            shown.add(one.text)
-            found_in.append(row)
-        return {"pattern": pattern, "stages": found_in}
+            row: Json = {"stage": searched.index, "name": searched.name, "matches": len(hit.lines)}
+            if searched.text not in listed_texts:  # the matches of equal texts are listed once
+                matches = list(zip(hit.lines, hit.excerpts, strict=False))[: count if stage else 3]
+                row["lines"] = [{"line": line + 1, "text": _clip(text)} for line, text in matches]
+            listed_texts.add(searched.text)
+            rows.append(row)
+        return {"pattern": pattern, "stages": rows}
 
     async def diff(self, before: str, after: str = "", structural: bool = True, with_last_edit: bool = False) -> Json:
         """Compare two stages, as a unified diff. With `with_last_edit`, compare stage `before` with the same stage
@@ -195,6 +199,7 @@ class Tools:
         return result
 
     async def _stage_before_edit(self, stage: Stage) -> Stage:
+        """The stage that corresponds to `stage` before the last edit of the recipe. Raises `BuddyError`."""
         old_stages, _, _ = await self._program.compile(self._program.previous_recipe)
         pairs = align_stages(old_stages, (await self._program.compile())[0])
         old = next((old for old, new in pairs if new is stage), None)
@@ -212,20 +217,22 @@ class Tools:
             return {"nodes": [node_json(rows[origin.node]) for origin in origins[:20] if origin.node in rows]}
         row = self._one_node(node)
         stages, _, _ = await self._program.compile()
-        frame = FollowNode(0, tuple(dict.fromkeys(one.text for one in stages)), row.stable, 5)
+        texts = tuple(dict.fromkeys(compiled.text for compiled in stages))
+        frame = FollowNode(0, texts, row.stable, 5)
         traces = {trace.text: trace for trace in (await client.request(frame)).traces}
-        lines = []
-        for one in stages:
-            found_lines = traces.get(one.text)
-            if found_lines is not None and found_lines.lines and one.changed:
-                pairs = zip(found_lines.lines, found_lines.excerpts, strict=True)
-                lines.append({
-                    "stage": one.index, "name": one.name, "lines": found_lines.direct + found_lines.derived,
-                    "first": [{"line": number + 1, "text": _clip(text, 160)} for number, text in pairs][:2],
+        lines_of_stages = []
+        for compiled in stages:
+            trace = traces.get(compiled.text)
+            if trace is not None and trace.lines and compiled.changed:
+                first_lines = list(zip(trace.lines, trace.excerpts, strict=True))[:2]
+                lines_of_stages.append({
+                    "stage": compiled.index, "name": compiled.name, "lines": trace.direct + trace.derived,
+                    "first": [{"line": number + 1, "text": _clip(text, 160)} for number, text in first_lines],
                 })  # fmt: skip
-        return {"node": node_json(row), "stages": lines}
+        return {"node": node_json(row), "stages": lines_of_stages}
 
     def _one_node(self, name: str) -> NodeRow:
+        """The only node that `name` selects. Raises `BuddyError` if it selects none or several."""
         rows = find_nodes(self._program.info, name)
         if len(rows) != 1:
             names = ", ".join(row.display_name for row in rows[:8])
@@ -326,9 +333,9 @@ class Tools:
         """
         inputs = OWN_INPUTS if seed is None else InputChoice("random", seed)
         timeout = self._program.timeout
-        done = await self._program.engine.run(self._program.recipe, max(repeats, 1), timeout, inputs, equal_nan)
-        assert done.report is not None
-        return _run_result(done.report, self._program.take_notes())
+        compilation = await self._program.engine.run(self._program.recipe, max(repeats, 1), timeout, inputs, equal_nan)
+        assert compilation.report is not None
+        return _run_result(compilation.report, self._program.take_notes())
 
     async def profile(self, top: int = 10) -> Json:
         """Measure the time of each node in a run. Lists the slowest."""
@@ -353,11 +360,11 @@ class Tools:
         report, info = (await engine.request(frame)).report, self._program.info
         rows = numerics.rows_by_stable_name(info)
         nodes = [
-            {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.value_state,
-             "ok": one.ok, "error": numerics.error_text(one.error),
-             "of_tolerance": numerics.tolerance_multiple_text(one.error),
-             "alone_of_tolerance": numerics.tolerance_multiple_text(one.own_error)}
-            for one in numerics.worst_nodes(report, min(top, 50))
+            {"node": rows[node.node].display_name if node.node in rows else node.node, "value": node.value_state,
+             "ok": node.ok, "error": numerics.error_text(node.error),
+             "of_tolerance": numerics.tolerance_multiple_text(node.error),
+             "alone_of_tolerance": numerics.tolerance_multiple_text(node.own_error)}
+            for node in numerics.worst_nodes(report, min(top, 50))
         ]  # fmt: skip
         return {"ok": report.ok, "summary": numerics.summary_lines(report, info), "nodes": nodes}
 
@@ -381,10 +388,18 @@ class Tools:
         return {
             "found": bool(finding.steps or finding.lowerings or finding.in_eager),
             "summary": bisection_lines(finding),
-            "passes": [{"pass": one.index + 1, "name": one.step.name, "from": one.origin} for one in finding.steps],
+            "passes": [
+                {"pass": culprit.index + 1, "name": culprit.step.name, "from": culprit.origin}
+                for culprit in finding.steps
+            ],
             "lowerings": [
-                {"op": one.op, "registry": one.registry, "nodes": list(one.nodes[:10]), "correct": list(one.correct)}
-                for one in finding.lowerings
+                {
+                    "op": culprit.op,
+                    "registry": culprit.registry,
+                    "nodes": list(culprit.nodes[:10]),
+                    "correct": list(culprit.correct),
+                }
+                for culprit in finding.lowerings
             ],
             "nodes": list(finding.nodes[:10]),
             "correct_with_these_in_eager": list(finding.in_eager[:10]),
@@ -431,11 +446,12 @@ def _page(name: str, rows: Sequence[Json], start: int, count: int) -> Json:
 
 
 def _clip(line: str, width: int = _MAX_LINE_CHARACTERS) -> str:
-    """The first `width` characters of a line, with the number of the others."""
+    """A line; of a longer one, the first `width` characters and the number of the others."""
     return line if len(line) <= width else f"{line[:width]}… ({len(line) - width} more characters)"
 
 
 def _stage_row(stage: Stage) -> Json:
+    """A stage in the list of stages: `state` and `changed` only if they are not the usual ones."""
     row: Json = {"stage": stage.index, "name": stage.name, "phase": stage.phase, "language": stage.language}
     row |= {"lines": stage.lines, "ops": stage.ops, "ms": round(stage.milliseconds, 1)}
     if stage.state != "done":
@@ -446,10 +462,12 @@ def _stage_row(stage: Stage) -> Json:
 
 
 def _failure_fields(failure: Failure | None) -> Json:
+    """The entry `error` of an answer; empty without a failure."""
     return {} if failure is None else {"error": failure_json(failure.diagnostic)}
 
 
 def _run_result(report: RunReport, notes: Sequence[str]) -> Json:
+    """The report of a run: the verdict, the first 20 outputs, and the median times in seconds."""
     result: Json = {
         "result": report.word,
         "outputs": [_output_row(output) for output in report.outputs[:20]],

@@ -21,6 +21,9 @@ pane: a pane of the workbench; plugin: all of these, and a preset and an exporte
 and hyphens.
 """
 
+# ---- the texts of a plug-in ------------------------------------------------------------------------------------------
+
+# Names between @ are replaced, see `plugin_files`. The imports are added for the names in a text, see `_with_imports`.
 _PYPROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -36,9 +39,9 @@ dependencies = ["buddy-tui"]
 [tool.setuptools]
 py-modules = [@MODULES@]
 """
-# The workbench imports the module of a pane, which therefore has nothing else.
+# A pane is in a module of its own, because the workbench, which has no torch, imports that module and no other.
 _PANE_SUFFIX = "_pane"
-# For each module, by the suffix of its name: its entry point, and how to try it without installing it.
+# For each module, by the suffix of its name: its entry point, its title, and how to try it without installing it.
 _ENTRY_POINTS = {
     "": '[project.entry-points."buddy.plugins"]\n@NAME@ = "@MODULE@"\n',
     _PANE_SUFFIX: '[project.entry-points."buddy.panes"]\n@NAME@ = "@MODULE@_pane:@CLASS@Pane"\n',
@@ -252,8 +255,8 @@ _CONTENTS_OF_KIND: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
         "export kind `@NAME@-nodes` (`buddy-tui export --kind`) and a pane of the workbench (`g A`).",
     ),
 }
-# The imports that a text needs, by the names in it. Public names come from `buddy.api`.
-_MODULES = {
+# The import that makes a name available. Names in `_API_NAMES` come from `buddy.api`, and are imported together.
+_IMPORT_OF_NAME = {
     "json": "import json", "msgspec": "import msgspec", "torch": "import torch",
     "Callable": "from collections.abc import Callable", "dataclass": "from dataclasses import dataclass",
     "replace": "from dataclasses import replace", "Path": "from pathlib import Path", "Any": "from typing import Any",
@@ -265,13 +268,18 @@ _API_NAMES = (
     "find_ops", "llvm_ir_of", "llvm_stage", "lower_expression", "lowering", "mlir", "optimized_llvm_ir", "preset",
     "presets", "register_backend", "register_pass", "scalar",
 )  # fmt: skip
+# The names from the standard library, and those from other packages: each is a group of imports.
 _STANDARD_NAMES = ("json", "Callable", "dataclass", "replace", "Path", "Any", "ClassVar")
+_PACKAGE_NAMES = ("msgspec", "torch")
+
+
+# ---- the files of a plug-in ------------------------------------------------------------------------------------------
 
 
 def plugin_files(kind: str, name: str) -> dict[str, str]:
     """Returns the texts of a plug-in's files by their names."""
     module = name.replace("-", "_")
-    words = {
+    values = {
         "@NAME@": name,
         "@MODULE@": module,
         "@CLASS@": "".join(word.capitalize() for word in name.split("-")),
@@ -279,17 +287,16 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
     }
 
     def fill_placeholders(text: str) -> str:
-        for word, value in words.items():
-            text = text.replace(word, value)
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
         return text
 
     modules, tests, readme_text = _CONTENTS_OF_KIND[kind]
-    title = f"The plug-in {name}."
-    imports = []
+    test_imports = []
     if "" in modules:
-        imports.append(f"import {module}  # noqa: F401  (registers its contents)")
+        test_imports.append(f"import {module}  # noqa: F401  (registers its contents)")
     if _PANE_SUFFIX in modules:
-        imports.append(f"from {module}{_PANE_SUFFIX} import @CLASS@Pane")
+        test_imports.append(f"from {module}{_PANE_SUFFIX} import @CLASS@Pane")
     project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[suffix] for suffix in modules))
     project = project.replace("@MODULES@", ", ".join(f'"{module}{suffix}"' for suffix in modules))
     readme = _README.replace("@TRY@", "".join(_TRY_COMMANDS[suffix] for suffix in modules)).replace(
@@ -299,33 +306,42 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
         f"{module}{suffix}.py": _with_imports(f'"""{_TITLES[suffix]} {name}."""', "".join(parts))
         for suffix, parts in modules.items()
     }
-    test = _with_imports(f'"""Tests of {title[0].lower()}{title[1:]}"""', "".join(tests), imports)
+    test = _with_imports(f'"""Tests of the plug-in {name}."""', "".join(tests), test_imports)
     texts = {"pyproject.toml": project, "README.md": readme, **sources, f"test_{module}.py": test}
     return {file: fill_placeholders(text) for file, text in texts.items()}
 
 
-def _with_imports(title: str, body: str, imports: Sequence[str] = ()) -> str:
-    """Returns a module with the imports that its body needs; `imports` are those of the plug-in's own modules."""
+def _with_imports(docstring: str, body: str, own_imports: Sequence[str] = ()) -> str:
+    """Returns a module with the imports that its body needs; `own_imports` are those of the plug-in's own modules.
+
+    Imports are in the order of Ruff's formatter: the standard library, other packages, then `buddy.api` and the own
+    modules.
+    """
+    # The names in the body, without attributes and the starts of strings.
     used = set(re.findall(r"(?<![\w.\"])\w+", re.sub("@[A-Z]+@", "x", body)))
-    groups = [[_MODULES[name] for name in _STANDARD_NAMES if name in used]]
-    groups.append([_MODULES[name] for name in ("msgspec", "torch") if name in used])
-    public = [name for name in _API_NAMES if name in used]
-    lines = f"from buddy.api import {', '.join(public)}"
-    if len(lines) > 120:
-        lines = "\n".join(["from buddy.api import (", *(f"    {name}," for name in public), ")"])
-    groups.append(sorted([*imports, lines], key=_import_order))
-    texts = [
-        "\n".join(sorted(group, key=_import_order)) if i < 2 else "\n".join(group)
-        for i, group in enumerate(groups)
-        if group
+    api_names = [name for name in _API_NAMES if name in used]
+    api_import = f"from buddy.api import {', '.join(api_names)}"
+    if len(api_import) > 120:
+        api_import = "\n".join(["from buddy.api import (", *(f"    {name}," for name in api_names), ")"])
+    groups = [
+        [_IMPORT_OF_NAME[name] for name in _STANDARD_NAMES if name in used],
+        [_IMPORT_OF_NAME[name] for name in _PACKAGE_NAMES if name in used],
+        [*own_imports, api_import],
     ]
-    head = "\n\n".join([title, "from __future__ import annotations", *texts])
+    import_texts = ["\n".join(sorted(group, key=_import_order)) for group in groups if group]
+    head = "\n\n".join([docstring, "from __future__ import annotations", *import_texts])
+    # Two names from the same module are imported together.
     head = head.replace("dataclass\nfrom dataclasses import replace", "dataclass, replace")
-    return head.replace("Any\nfrom typing import ClassVar", "Any, ClassVar") + "\n" + body
+    head = head.replace("Any\nfrom typing import ClassVar", "Any, ClassVar")
+    return f"{head}\n{body}"
 
 
 def _import_order(line: str) -> tuple[bool, str]:
+    """The sorting key of imports: `import x` before `from x import y`, then by name."""
     return line.startswith("from"), line
+
+
+# ---- the verb --------------------------------------------------------------------------------------------------------
 
 
 def make_parser() -> argparse.ArgumentParser:

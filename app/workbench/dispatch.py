@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from buddy.app.actions import Action, Pane
+from buddy.app.actions import Action
+from buddy.app.actions import Pane as PaneId
 from buddy.compiler.protocol.errors import BuddyError
 
 Method = Callable[..., object]
@@ -18,16 +19,17 @@ class DispatchError(BuddyError):
 def methods_of_actions(
     actions: Iterable[Action],
     targets: Iterable[tuple[str, object]],
-    panes: Mapping[Pane, object],
-    focused_pane: Callable[[], Pane],
+    panes: Mapping[PaneId, object],
+    focused_pane: Callable[[], PaneId],
 ) -> dict[str, Method]:
     """Return the method of each action, by the id of the action.
 
     `Action.target` is a name in `targets`, the id of a pane, or `pane`, which stands for the pane that has focus:
-    `focused_pane` returns its id. A name may have several objects in `targets`. Raises `DispatchError`
-    unless each action has an id of its own and exactly one method; one with the target `pane` needs one in every pane.
+    `focused_pane` returns its id. A name may have several objects in `targets`, of which one has the method. Raises
+    `DispatchError` if two actions have the same id, or if an action does not have exactly one method; an action with
+    the target `pane` needs its method in every pane.
     """
-    objects = [*targets, *panes.items()]
+    named_objects = [*targets, *panes.items()]
     methods: dict[str, Method] = {}
     problems: list[str] = []
     for action in actions:
@@ -35,7 +37,9 @@ def methods_of_actions(
             pane_method = FocusedPaneMethod(action.method, panes, focused_pane)
             candidates: list[Method] = [pane_method] if pane_method.is_in_all_panes else []
         else:
-            attributes = [getattr(target, action.method, None) for name, target in objects if name == action.target]
+            attributes = [
+                getattr(target, action.method, None) for name, target in named_objects if name == action.target
+            ]
             candidates = [attribute for attribute in attributes if callable(attribute)]
         if len(candidates) == 1 and action.id not in methods:
             methods[action.id] = candidates[0]
@@ -49,8 +53,8 @@ def methods_of_actions(
 class FocusedPaneMethod:
     """Calls the method called `name` of the pane that has focus."""
 
-    def __init__(self, name: str, panes: Mapping[Pane, object], focused_pane: Callable[[], Pane]) -> None:
-        self._methods: dict[Pane, Any] = {pane_id: getattr(pane, name, None) for pane_id, pane in panes.items()}
+    def __init__(self, name: str, panes: Mapping[PaneId, object], focused_pane: Callable[[], PaneId]) -> None:
+        self._methods: dict[PaneId, Any] = {pane_id: getattr(pane, name, None) for pane_id, pane in panes.items()}
         self._focused_pane = focused_pane
 
     @property
