@@ -56,6 +56,7 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
     results: list[dict[str, Any]] = []
     for recipe in await engine.open_program(options, script):
         try:
+            # `--save` writes one node: that of the first graph with a mismatch.
             is_saved = any("files" in graph for graph in results)
             results.append(await _compare_graph(engine, options, recipe, None if is_saved else options.save))
         except Failure as failure:
@@ -73,7 +74,7 @@ async def _compare_graph(
 ) -> dict[str, object]:
     """Compare one graph and print the report. Returns it as JSON. Raises `Failure`.
 
-    The first node out of tolerance is written to `script_path`, if there are both.
+    If a node is out of tolerance and there is a `script_path`, writes the first such node there.
     """
     info = engine.graphs[recipe.graph]
     report = await _compare_nodes(engine, options, recipe, own_errors=not (options.no_own or options.nans))
@@ -123,21 +124,20 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
     """The summary, and a table of the `top` nodes with the largest errors."""
     rows = numerics.rows_by_stable_name(info)
     heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
-    # The own error of a product in a reduced precision is that of the precision.
-    has_precisions = any(numbers.precision for numbers in report.nodes)
-    heading += ["precision", "its error"] * has_precisions
+    has_precisions = any(comparison.precision for comparison in report.nodes)
+    if has_precisions:
+        heading += ["precision", "its error"]
     cells = []
-    for numbers in numerics.worst_nodes(report, top):
-        row = rows[numbers.node]
-        errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own_error)]
-        multiples = [
-            numerics.tolerance_multiple_text(error) for error in (numbers.error, numbers.own_error) if error is not None
-        ]
-        result = f"{row.dtype}[{row.shape}]"
-        own = f"{numbers.own_error.relative:.1e}" if numbers.precision and numbers.own_error is not None else ""
-        precision = [numbers.precision, own] * has_precisions
-        facts = [row.display_name, row.target.removesuffix(".default"), result, numbers.value_state]
-        cells.append([*facts, *errors, " / ".join(multiples), *precision])
+    for comparison in numerics.worst_nodes(report, top):
+        row, error, own_error = rows[comparison.node], comparison.error, comparison.own_error
+        facts = [row.display_name, row.target.removesuffix(".default"), f"{row.dtype}[{row.shape}]"]
+        errors = [numerics.error_text(error), numerics.error_text(own_error)]
+        multiples = [numerics.tolerance_multiple_text(e) for e in (error, own_error) if e is not None]
+        cells.append([*facts, comparison.value_state, *errors, " / ".join(multiples)])
+        if has_precisions:
+            # The error of a product alone, in a reduced precision, is the error of the precision.
+            own_text = f"{own_error.relative:.1e}" if comparison.precision and own_error is not None else ""
+            cells[-1] += [comparison.precision, own_text]
     return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
 

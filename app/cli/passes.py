@@ -30,33 +30,40 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_catalogue(engine: Headless, options: argparse.Namespace) -> int:
+    """Print the passes, dialects or backends that match. Returns the exit code."""
     request = ListPasses(0, arguments.working_folder(options), arguments.plugins_of(options))
     catalogue = await engine.client.request(request)
     for note in catalogue.notes:
         engine.console.note(f"note: {note}")
     if options.dialects:
-        return print_matching(options, catalogue.dialects, lambda item: item.name, _dialect_table)
+        return print_matching(options, catalogue.dialects, lambda dialect: dialect.name, _dialect_table)
     if options.backends:
-        return print_matching(options, catalogue.backends, lambda item: f"{item.name} {item.summary}", _backend_table)
-    return print_matching(options, catalogue.passes, lambda item: f"{item.name} {item.summary}", _pass_table)
+        return print_matching(options, catalogue.backends, _name_and_summary, _backend_table)
+    return print_matching(options, catalogue.passes, _name_and_summary, _pass_table)
+
+
+def _name_and_summary(info: PassInfo | BackendInfo) -> str:
+    return f"{info.name} {info.summary}"
 
 
 def _dialect_table(dialects: Sequence[DialectInfo]) -> str:
     heading = ["dialect", "ops", "Python module"]
-    return table(heading, [[item.name, item.ops, item.module] for item in dialects], frozenset(heading))
-
-
-def _backend_table(backends: Sequence[BackendInfo]) -> str:
-    rows = [[item.name, item.origin or "ours", item.takes, item.summary, " ".join(item.phases)] for item in backends]
-    heading = ["backend", "origin", "takes", "summary", "phases"]
+    rows = [[dialect.name, dialect.ops, dialect.module] for dialect in dialects]
     return table(heading, rows, frozenset(heading))
 
 
-def _origin(item: PassInfo) -> str:
-    return item.origin or ("ours" if item.ours else "")
+def _backend_table(backends: Sequence[BackendInfo]) -> str:
+    heading = ["backend", "origin", "takes", "summary", "phases"]
+    rows = [[info.name, info.origin or "ours", info.takes, info.summary, " ".join(info.phases)] for info in backends]
+    return table(heading, rows, frozenset(heading))
+
+
+def _origin(info: PassInfo) -> str:
+    """The plug-in that registers a pass, "ours", or "" for a pass of MLIR."""
+    return info.origin or ("ours" if info.ours else "")
 
 
 def _pass_table(passes: Sequence[PassInfo]) -> str:
-    rows = [[item.name, item.level, _origin(item), item.anchor, item.summary] for item in passes]
     heading = ["pass", "level", "origin", "runs on", "summary"]
+    rows = [[info.name, info.level, _origin(info), info.anchor, info.summary] for info in passes]
     return table(heading, rows, frozenset(heading))

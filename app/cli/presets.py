@@ -35,18 +35,19 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _compare_presets(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Compile each graph with each selected preset, and print a table for each graph. Returns the exit code."""
     recipes = await engine.open_program(options, script)
     presets = engine.presets
-    # All graphs of a program have the same frontend, on which the choice depends.
-    selected = [find_preset(presets, name) for name in dict.fromkeys(options.only)] or [
-        preset for preset in presets if preset.suits(recipes[0])
-    ]
+    selected = [find_preset(presets, name) for name in dict.fromkeys(options.only)]
+    if not selected:
+        # All graphs of a program have the same frontend, which decides what presets suit them.
+        selected = [preset for preset in presets if preset.suits(recipes[0])]
     rows_by_graph = []
     for recipe in recipes:
         rows = []
         for preset in selected:
-            with_preset = engine.with_steps_of(preset.recipe, recipe)
-            rows.append(await _measure(engine, options, preset.name, with_preset))
+            preset_recipe = engine.with_steps_of(preset.recipe, recipe)
+            rows.append(await _measure(engine, options, preset.name, preset_recipe))
         rows_by_graph.append((recipe.graph, rows))
         if not options.json:
             print(f"graph {recipe.graph}\n{_table(rows)}")
@@ -60,7 +61,8 @@ async def _compare_presets(engine: Headless, options: argparse.Namespace, script
 async def _measure(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
     """Compile `recipe`, which has the steps of preset `name`, and run it with `--run`.
 
-    Returns the measurements, and the error if one of both fails.
+    Returns the measurements. If one of the two fails, prints the error, and returns what was measured before, with the
+    error.
     """
     compiled = report = None
     try:
@@ -79,9 +81,12 @@ def _table(rows: Sequence[PipelineFacts]) -> str:
 
 
 def _row(row: PipelineFacts) -> list[object]:
+    """The cells of a row of the table; empty where nothing was measured."""
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
-    verdict = "failed" if row.problem else "" if report is None else report.word
+    verdict = report.word if report is not None else ""
+    if row.problem:
+        verdict = "failed"
     sizes: list[object] = [row.n_passes, row.n_changing_passes]
     sizes += [f"{row.milliseconds:.0f}", row.n_ops, row.n_assembly_lines] if row.compiled else ["", "", ""]
     return [row.title, *sizes, *times, verdict]

@@ -23,7 +23,7 @@ _LEFT_ALIGNED = frozenset({"node", "op", "result", "fused with"})
 
 
 class _Report(NamedTuple):
-    """The profile of a graph as JSON, as a tree for `--folded`, and as text."""
+    """The profile of a graph or of its compilation: as JSON, as a tree for `--folded`, and as text."""
 
     json: dict[str, Any]
     root: profile.FlameNode
@@ -83,6 +83,7 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
 
 
 async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
+    """Run a graph, and measure the time of each node. Raises `Failure`."""
     request = engine.client.new_request_id()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.request(frame)).report, engine.graphs[recipe.graph]
@@ -91,6 +92,7 @@ async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: R
 
 
 async def _profile_compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
+    """Compile a graph, and measure the time of each phase and pass. Raises `Failure`."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
     stages, compiled = compilation.ordered(), compilation.compiled
     assert compiled is not None
@@ -147,6 +149,7 @@ def _instruction_lines(sampling: Sampling, names: dict[str, str], count: int) ->
 
 
 def _node_row(node: profile.TimedNode, names: dict[str, str], run_seconds: float) -> list[object]:
+    """The cells of a node. `names` has displayed names by stable names; `run_seconds` is the time of a whole run."""
     return [
         node.row.display_name,
         node.row.target.removesuffix(".default"),

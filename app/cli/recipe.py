@@ -31,6 +31,8 @@ async def _print(engine: Headless, options: argparse.Namespace, script: tuple[st
     recipe = await engine.open_graph(options, script)
     if options.as_pipeline:
         print(pipeline_text(recipe.steps), end="")
+    elif options.mlir:
+        print(mlir_pipeline(recipe.steps))
     else:
-        print(mlir_pipeline(recipe.steps) if options.mlir else to_toml(recipe).rstrip())
+        print(to_toml(recipe).rstrip())
     return 0

@@ -39,7 +39,7 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
     Options about graphs and nodes are not applied yet. Raises `UsageError`.
     """
     trusted = trusted_plugins(options)
-    # Without a file, `_apply_options` takes the steps of the preset that the options name.
+    # Without a file, the recipe has no steps: `_apply_options` takes those of a preset.
     recipes = [_read_recipe(path, trusted) for path in options.recipe] or [Recipe(preset="")]
     path_of_graph: dict[int, Path] = {}
     for recipe, path in zip(recipes, options.recipe, strict=False):
@@ -57,13 +57,21 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
 
 
 def trusted_plugins(options: argparse.Namespace) -> Collection[str] | None:
-    """The plug-ins that recipe files may load: those that the options name; `None` if the files may do anything."""
+    """The paths of the plug-ins that recipe files may load; `None` if the files may do anything.
+
+    These are the plug-ins that the options name, each by the path in the option and by its absolute path.
+    """
+    if options.trust:
+        return None
     paths = [Path(plugin.path) for plugin in plugins_of(options)]
-    return None if options.trust else {str(path) for one in paths for path in (one, one.resolve())}
+    return {str(path) for path in paths} | {str(path.resolve()) for path in paths}
 
 
 def with_preset_steps(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
-    """The recipe with the steps of a preset, like `with_preset`. Raises `UsageError`."""
+    """The recipe with the steps of the preset called `name`; without a name, of that for its frontend and dialect.
+
+    Raises `UsageError` if it does not exist or does not suit the recipe.
+    """
     try:
         return with_preset(recipe, presets, name)
     except ValueError as error:
@@ -73,6 +81,7 @@ def with_preset_steps(recipe: Recipe, presets: Sequence[Preset], name: str = "")
 def _apply_options(
     recipe: Recipe, options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]
 ) -> Recipe:
+    """`recipe` with the source, and with what the options change. Raises `UsageError`."""
     if not recipe.steps or options.preset:
         recipe = with_preset_steps(recipe, presets, options.preset or "")
     frontend, dialect = options.frontend or recipe.frontend, options.dialect or recipe.dialect
@@ -89,9 +98,9 @@ def _apply_options(
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag does not apply to the native backend: select another one with --backend")
-    # The flags in a file are those of its backend.
-    saved = recipe.backend_flags if changes.get("backend", recipe.backend) == recipe.backend else ()
-    changes["backend_flags"] = () if is_native else (*saved, *options.backend_flag)
+    # The flags in a recipe file are those of the backend that it names.
+    file_flags = recipe.backend_flags if changes.get("backend", recipe.backend) == recipe.backend else ()
+    changes["backend_flags"] = () if is_native else (*file_flags, *options.backend_flag)
     changes["llvm_stages"] = recipe.llvm_stages or options.llvm_passes
     changes["llvm_disabled"] = tuple(dict.fromkeys((*recipe.llvm_disabled, *options.disable_llvm_pass)))
     changes["plugins"] = (*recipe.plugins, *plugins_of(options))
@@ -113,9 +122,9 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
     """The recipe of each graph: that of `bases` with its number, else the first of them without its node choices."""
-    by_graph = {recipe.graph: recipe for recipe in bases}
+    recipe_of_graph = {recipe.graph: recipe for recipe in bases}
     template = msgspec.structs.replace(bases[0], choices=(), precisions=())
-    return [by_graph.get(number) or msgspec.structs.replace(template, graph=number) for number in numbers]
+    return [recipe_of_graph.get(number) or msgspec.structs.replace(template, graph=number) for number in numbers]
 
 
 def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs: Sequence[GraphInfo]) -> list[Recipe]:
@@ -123,29 +132,35 @@ def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs:
 
     Raises `UsageError` for a pattern that matches no node of any graph.
     """
-    changed = list(recipes)
+    changed_recipes = list(recipes)
     for pattern in patterns:
-        nodes = [matching_nodes(graphs[recipe.graph], pattern) for recipe in recipes]
-        if not any(nodes):
-            raise UsageError(_no_node(pattern, [graphs[recipe.graph] for recipe in recipes]))
-        changed = [_with_eager(recipe, names) for recipe, names in zip(changed, nodes, strict=True)]
-    return changed
+        nodes_of_recipes = [matching_nodes(graphs[recipe.graph], pattern) for recipe in recipes]
+        if not any(nodes_of_recipes):
+            raise UsageError(_no_node_error(pattern, [graphs[recipe.graph] for recipe in recipes]))
+        changed_recipes = [
+            _with_eager(recipe, nodes) for recipe, nodes in zip(changed_recipes, nodes_of_recipes, strict=True)
+        ]
+    return changed_recipes
 
 
 def _with_eager(recipe: Recipe, nodes: Iterable[str]) -> Recipe:
+    """`recipe` with the nodes of these stable names set to run in eager mode."""
     for node in nodes:
         recipe = recipe.with_choice(node, EAGER)
     return recipe
 
 
 def matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
-    """The stable names of the call_* nodes that the pattern names, or whose name or target matches it."""
+    """The stable names of the `call_*` nodes called `pattern`; without such nodes, of those that match it.
+
+    The pattern is compared with stable names, FX names and targets.
+    """
     rows = graph.nodes_named(pattern) or [row for row in graph.rows if _matches(row, pattern)]
     return [row.stable for row in rows if row.opcode.startswith("call")]
 
 
-def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
-    """Why `pattern` selects no node that can run in eager."""
+def _no_node_error(pattern: str, graphs: Sequence[GraphInfo]) -> str:
+    """The error if `pattern` selects no node of these graphs that can run in eager."""
     named = next((row for graph in graphs for row in graph.nodes_named(pattern)), None)
     if named is not None:
         return f"node {pattern!r} is not a call but {named.opcode}: only calls can run in eager"
@@ -196,10 +211,10 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is such a file: a long pipeline is not a path at all."""
+    """Whether there is such a file."""
     try:
         return path.exists()
-    except OSError:
+    except OSError:  # the text is a pipeline, and longer than a path can be
         return False
 
 
@@ -261,13 +276,14 @@ def step_indices(recipe: Recipe, name: str) -> list[int]:
 
 
 def _matches(row: NodeRow, pattern: str) -> bool:
+    """Whether the stable name, the FX name or the target of a node matches a pattern such as `mm_*`."""
     return any(fnmatchcase(text, pattern) for text in (row.stable, row.name, row.target))
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """The names that resemble `name`, as the end of an error message; empty if none does."""
-    close = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    similar_names = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(similar_names)}?" if similar_names else ""
 
 
 def inputs_of(options: argparse.Namespace) -> InputChoice:

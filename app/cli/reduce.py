@@ -62,11 +62,12 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    own_words, flags = list(words), list[str]()
-    if "--" in own_words:
-        cut = own_words.index("--")
-        own_words, flags = own_words[:cut], own_words[cut + 1 :]
-    options = make_parser().parse_args(own_words)
+    # The words after `--` are flags of the command.
+    our_words, flags = list(words), list[str]()
+    if "--" in our_words:
+        index = our_words.index("--")
+        our_words, flags = our_words[:index], our_words[index + 1 :]
+    options = make_parser().parse_args(our_words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _reduce(options, flags, console)
@@ -79,17 +80,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
+    """Reduce the module, and write the result. Returns the exit code.
+
+    Raises `UsageError`, `ToolError`, and `ReductionError` if the module does not show the failure.
+    """
     text, failure = _read_module(options.source), failure_of(options, flags)
     output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
-    if output.resolve() == options.source.resolve():
-        raise UsageError(f"{output} is the module itself: give another file with -o")
-    # A reduction may take long: it should not end with an error that was foreseeable.
-    if output.is_dir():
-        raise UsageError(f"cannot write to {output}: it is a folder. Give the name of a file with -o")
-    if not output.parent.is_dir():
-        raise UsageError(f"cannot write to {output}: {output.parent} is not a folder")
-    if not os.access(output if output.exists() else output.parent, os.W_OK):
-        raise UsageError(f"cannot write to {output}: permission denied")
+    _check_output(output, options.source)
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         try:
             unreduced_run = original_execution(text, failure, folder, str(options.source))
@@ -107,6 +104,18 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
         script = _write_files(output, reduction)
     _report(options, reduction, output, script, console)
     return code
+
+
+def _check_output(output: Path, source: Path) -> None:
+    """Raise `UsageError` if `output` cannot be written: a reduction may take long, so this is checked before it."""
+    if output.resolve() == source.resolve():
+        raise UsageError(f"{output} is the module itself: give another file with -o")
+    if output.is_dir():
+        raise UsageError(f"cannot write to {output}: it is a folder. Give the name of a file with -o")
+    if not output.parent.is_dir():
+        raise UsageError(f"cannot write to {output}: {output.parent} is not a folder")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise UsageError(f"cannot write to {output}: permission denied")
 
 
 def _run_to_end(reduction: Reduction) -> int:
@@ -130,7 +139,10 @@ def _read_module(path: Path) -> str:
 
 
 def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
-    """The failure that the options describe, with `flags` for the command. Raises `UsageError` and `ToolError`."""
+    """The failure that the options of `add_failure_options` describe, with `flags` for the command.
+
+    Raises `UsageError` and `ToolError`.
+    """
     kind: FailureKind
     if options.test is not None:
         if options.command or options.mlir_opt or flags:
@@ -149,8 +161,8 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
         words = resolved_command([*command, *flags])
     except FileNotFoundError:
         raise UsageError(f"{command[0]} is neither a program on the path nor an executable file") from None
-    hang = getattr(options, "timeout_is_interesting", False)
-    return Failure(kind, words, os.getcwd(), options.contains or "", options.timeout, hang)
+    is_hang_a_failure = getattr(options, "timeout_is_interesting", False)  # not an option of `bisect`
+    return Failure(kind, words, os.getcwd(), options.contains or "", options.timeout, is_hang_a_failure)
 
 
 def _mlir_opt_path(path: str | None) -> str:
@@ -196,6 +208,7 @@ def _progress_reporter(console: Console) -> Callable[[ReductionProgress], None]:
 
 
 def _form_text(progress: ReductionProgress) -> str:
+    """The size of the unreduced module, and the form in which it is reduced."""
     return f"{progress.original} {progress.unit}; {progress.form}"
 
 
@@ -209,6 +222,7 @@ def _write_files(output: Path, reduction: Reduction) -> Path:
 
 
 def _report(options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console) -> None:
+    """Print the sizes, the number of tests, and the paths of the reduced module and the script."""
     state = reduction.progress
     if options.json:
         summary = {

@@ -56,6 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _replay(engine: Headless, options: argparse.Namespace, description: ReproducerDescription) -> int:
+    """Compile the reproducer, run it unless the original run failed, and print what differs. Returns the exit code."""
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)
@@ -95,7 +96,10 @@ async def _open_reproducer(engine: Headless, options: argparse.Namespace, descri
 
 
 def _original_inputs(values: Path) -> InputChoice:
-    """The inputs of the original run, or those of the script if there is no file `values`. Raises `UsageError`."""
+    """The inputs of the original run, from the file `values`; without that file, those of the script.
+
+    Raises `UsageError` if it cannot be read.
+    """
     if not values.exists():
         return OWN_INPUTS
     try:
@@ -123,7 +127,10 @@ async def _changed_stages(engine: Headless, stages: Sequence[Stage], description
 
 
 def _changed_outputs(path: Path, values: bytes) -> list[str]:
-    """The outputs of compiled code that are not bitwise equal to those in the folder."""
+    """The names of outputs of compiled code that are not bitwise equal to those in the `.npz` file `path`.
+
+    `values` is the content of another such file, which has the outputs of this run.
+    """
     import io
 
     import numpy as np

@@ -84,10 +84,17 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 
 
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, results: _Results) -> None:
+    """Run a graph, print the report, and add it to `results`. A failure is printed and added, too."""
     try:
-        inputs, nan = inputs_of(options), options.equal_nan
         compilation = await engine.run(
-            recipe, options.repeats, options.timeout, inputs, nan, options.beside, options.mark, stages=False
+            recipe,
+            options.repeats,
+            options.timeout,
+            inputs_of(options),
+            options.equal_nan,
+            options.beside,
+            options.mark,
+            stages=False,
         )
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
@@ -106,18 +113,19 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
 
 
 def _fallback_error(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
-    """The error if the script sets `fallback="error"` and nodes fall back to eager that the recipe does not set so.
+    """The error if the script sets `fallback="error"` and nodes fall back to eager without a choice of the recipe.
 
-    Returns `None` if there is no such node.
+    Returns `None` if there is no such node, or if the script does not set this.
     """
-    fallbacks = [a for a in eager_assignments(assignments) if recipe.choice_map().get(a.node) != EAGER]
+    choices = recipe.choice_map()
+    fallbacks = [assignment for assignment in eager_assignments(assignments) if choices.get(assignment.node) != EAGER]
     if not info.strict or not fallbacks:
         return None
     return Diagnostic(
         f"the script sets fallback='error', but {len(fallbacks)} of {len(assignments)} nodes fall back to eager",
         info.name,
         f"add a lowering for these ops ({OPERATOR_GUIDE}), use other ops, or set fallback='eager'",
-        detail="\n".join(f"{a.node}: {a.reason}" for a in fallbacks),
+        detail="\n".join(f"{assignment.node}: {assignment.reason}" for assignment in fallbacks),
         node=fallbacks[0].node,
     )
 
@@ -135,6 +143,7 @@ class _Results:
     def add_run(
         self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], fallback_error: Diagnostic | None
     ) -> None:
+        """Record the run of a graph, and the error about its fallbacks, if any."""
         error = {} if fallback_error is None else {"ok": False, "error": failure_json(fallback_error)}
         self._graphs.append({**run_report_json(info, report, assignments), **error})
         self.ok &= not report.wrong and fallback_error is None
@@ -149,6 +158,6 @@ class _Results:
             self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
 
     def as_json(self) -> dict[str, object]:
-        # Without a failure, a program of which not all graphs were compared has the verdict null.
+        """All results. `ok` is null if nothing failed, but not all graphs were compared with eager."""
         ok = None if self.ok and not self._all_compared else self.ok
         return {**self._program, "ok": ok, **self._error, "graphs": self._graphs}

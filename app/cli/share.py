@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
 async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Write the report on the selected graphs.
 
-    If a graph fails, the report contains its error and the exit code is FAILURE.
+    If a graph fails, the report contains its error. Returns the exit code, which is then `FAILURE`.
     """
     inputs = inputs_of(options)
     recipes = await engine.open_program(options, script)

@@ -28,6 +28,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_stages(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Print the stages of each graph; of one that fails, those before the failure. Returns the exit code."""
     code, graphs = 0, []
     for recipe in await engine.open_program(options, script):
         try:
@@ -45,7 +46,7 @@ async def _list_stages(engine: Headless, options: argparse.Namespace, script: tu
 
 
 def _table(stages: Sequence[Stage]) -> str:
-    if any(stage.anchor for stage in stages):
+    if any(stage.anchor for stage in stages):  # of a dump
         heading = ["#", "stage", "of", "phase", "lines", "ops", "+", "-", "state"]
         return table(heading, [_dump_row(stage) for stage in stages], _LEFT_ALIGNED)
     heading = ["#", "stage", "phase", "lines", "ops", "+", "-", "ms", "state"]
@@ -59,6 +60,7 @@ def _dump_row(stage: Stage) -> list[object]:
 
 
 def _row(stage: Stage) -> list[object]:
+    """The cells of a stage. The state is empty for a stage that is done and has changed something."""
     state = stage.state if stage.state != "done" or stage.changed else "changed nothing"
     counts = [stage.lines, stage.ops, stage.added, stage.removed, f"{stage.milliseconds:.1f}"]
     return [stage.index, stage.name, stage.phase, *counts, "" if state == "done" else state]

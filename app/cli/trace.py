@@ -59,6 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Trace what the options select in each graph, and print it. Returns the exit code. Raises `UsageError`."""
     if options.beside and options.coverage:
         raise UsageError("--beside cannot be combined with --coverage: omit one of them")
     if options.beside and not options.selector:
@@ -109,7 +110,7 @@ async def _compare_pipelines(
     """Trace the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
     rows = find_nodes(info, options.selector)
     if not rows:
-        raise UsageError(_no_node(options.selector, recipe))
+        raise UsageError(_unknown_node_error(options.selector, recipe))
     if info.entry_phase:
         raise UsageError(
             f"graph {recipe.graph} was given as IR, so it has no FX nodes: choose another graph with --graph"
@@ -151,15 +152,15 @@ async def _trace_selector(
         last = int(stage_lines[3] or first)
         frame = FindOrigins(0, stage.text, first - 1, last - 1)
         return _LineNodes(info, stage, (first, last), await engine.client.request(frame))
-    raise UsageError(_no_node(options.selector, recipe))
+    raise UsageError(_unknown_node_error(options.selector, recipe))
 
 
-def _no_node(name: str, recipe: Recipe) -> str:
+def _unknown_node_error(name: str, recipe: Recipe) -> str:
     return f"unknown node {name!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists the nodes"
 
 
 def find_nodes(info: GraphInfo, pattern: str) -> list[NodeRow]:
-    """The nodes that `pattern` names; if it names none, those with a name that matches it as a pattern."""
+    """The nodes called `pattern`, or in the module called so; without such nodes, those whose name matches it."""
     return info.nodes_named(pattern) or [
         row for row in info.rows if fnmatchcase(row.name, pattern) or fnmatchcase(row.stable, pattern)
     ]
@@ -171,6 +172,7 @@ def _comes_from_line(row: NodeRow, path: str, line: int) -> bool:
 
 
 async def _trace_nodes(engine: Headless, stages: Sequence[Stage], rows: Sequence[NodeRow]) -> _NodeLines:
+    """Find the lines of nodes in each stage."""
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
     traced_nodes = []
     for row in rows:

@@ -38,6 +38,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _preview_passes(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Run each pass on the stage, and print what it changes. Returns the exit code. Raises `UsageError`."""
     recipe = await engine.open_graph(options, script)
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
@@ -45,7 +46,7 @@ async def _preview_passes(engine: Headless, options: argparse.Namespace, script:
     passes = (await engine.client.request(ListPasses(0))).passes
     steps = candidate_passes(recipe.steps, passes)
     if options.passes:
-        steps = tuple(step for step in steps if any(fnmatchcase(step.name, name) for name in options.passes))
+        steps = tuple(step for step in steps if any(fnmatchcase(step.name, pattern) for pattern in options.passes))
     if not steps:
         raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
     previews: list[PassPreview] = []
@@ -71,6 +72,7 @@ async def _preview_passes(engine: Headless, options: argparse.Namespace, script:
 
 
 def _row(preview: PassPreview) -> list[object]:
+    """The cells of a pass: how it is written in a pipeline, its anchor, its time, and the changed ops or the error."""
     tried = preview.tried
     changes = deltas_text(tried.deltas) or ("the same ops" if tried.changed else "nothing")
     return [preview.step.spelling(), preview.step.anchor, f"{tried.milliseconds:.1f}", tried.problem or changes]

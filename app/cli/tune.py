@@ -64,6 +64,7 @@ def make_parser() -> arguments.Parser:
 
 
 def _error_limit(text: str) -> float:
+    """The value of `--max-error`. Raises `ArgumentTypeError`."""
     limit = arguments.number(text)
     if not 0 <= limit < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
@@ -75,6 +76,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Search for the fastest recipe, write it, and print the attempts. Returns the exit code. Raises `UsageError`."""
     variations = _variations(options.vary)  # an invalid one ends the search before the program is captured
     recipe = await engine.open_graph(options, script)
     seconds = options.within or default_seconds(options.max_error, variations)
@@ -104,13 +106,14 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         if tuned.nodes:
             names = {row.stable: row.display_name for row in engine.graphs[recipe.graph].rows}
             print(table(["error", "x eager", "precisions"], error_time_rows(attempts), frozenset({"precisions"})))
-            nodes = precision_rows(tuned, names)
+            rows = precision_rows(tuned, names)
             heading = ["product", "precision", "saves", "error alone"]
-            print(table(heading, nodes, frozenset({"product", "precision"})) if nodes else "all products stay in f32")
+            print(table(heading, rows, frozenset({"product", "precision"})) if rows else "all products stay in f32")
     return 0
 
 
 def _variations(texts: Sequence[str]) -> tuple[Variation, ...]:
+    """The values of `--vary`. Raises `UsageError`."""
     try:
         return tuple(map(read_variation, texts))
     except VariationError as error:

@@ -41,6 +41,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Print the history of the selected nodes of each graph. Returns the exit code. Raises `UsageError`."""
     recipes = await engine.open_program(options, script)
     selected = [(recipe, find_nodes(engine.graphs[recipe.graph], options.node)) for recipe in recipes]
     selected = [(recipe, rows) for recipe, rows in selected if rows]
@@ -83,7 +84,7 @@ async def _node_histories(
 
 
 async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """LLVM's remarks; if they are not available, prints why and returns none."""
+    """LLVM's remarks, each as (`LLVM`, node, text). If they are not available, prints why and returns none."""
     try:
         return (await engine.request(ExplainCode(engine.client.new_request_id(), recipe))).remarks
     except Failure as failure:

@@ -38,7 +38,7 @@ def make_parser() -> arguments.Parser:
     text = "read commands from stdin and print what changes as lines, for screen readers and pipes"
     group.add_argument("--plain", action="store_true", help=text)
     text = "show a pane of a plug-in: a class in a file of this machine, or in an installed package without the option"
-    group.add_argument("--pane", metavar="FILE.py:CLASS", action="append", default=[], type=_pane, help=text)
+    group.add_argument("--pane", metavar="FILE.py:CLASS", action="append", default=[], type=_pane_path, help=text)
     group.add_argument("--theme", help="start with this theme")
     group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
@@ -49,11 +49,12 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
-# The options that apply to the first screen too: they describe the terminal.
+# The options that apply to the first screen too, where a program is chosen: they describe the terminal.
 _TERMINAL_OPTIONS = frozenset(("--no-mouse", "--ascii"))
 
 
 def main(words: Sequence[str]) -> int:
+    """Open the workbench, here or for a browser; without a SOURCE, the first screen. Returns the exit code."""
     parser = make_parser()
     if _TERMINAL_OPTIONS.issuperset(words):
         if error := missing_terminal():
@@ -97,8 +98,8 @@ def main(words: Sequence[str]) -> int:
     )
 
 
-def _pane(text: str) -> str:
-    """Returns the value of `--pane` with an absolute path."""
+def _pane_path(text: str) -> str:
+    """The value of `--pane` with an absolute path. Raises `ArgumentTypeError`."""
     from buddy.app.session.pane_plugins import pane_file_error
 
     if error := pane_file_error(text):
@@ -129,7 +130,7 @@ def _can_draw_boxes() -> bool:
 
 
 def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve the same command line, without its `--web` options, to a browser."""
+    """Serve the same command line, without its `--web` options, to a browser. Returns the exit code."""
     try:
         from buddy.app.workbench.web import serve
     except ImportError as error:
@@ -153,7 +154,7 @@ def without_web(words: Sequence[str]) -> list[str]:
     end = list(words).index("--") if "--" in words else len(words)
     options_with_value = ("--web-port", "--web-host")
     remaining: list[str] = []
-    is_value = False  # of the option before it
+    is_value = False  # whether the word is the value of the option before it
     for word in words[:end]:
         if not is_value and word.partition("=")[0] not in ("--web", *options_with_value):
             remaining.append(word)
@@ -162,6 +163,7 @@ def without_web(words: Sequence[str]) -> list[str]:
 
 
 def _port(text: str) -> int:
+    """The value of `--web-port`. Raises `ArgumentTypeError`."""
     value = int(text)
     if not 0 < value < 1 << 16:
         raise argparse.ArgumentTypeError("must be 1 to 65535")
