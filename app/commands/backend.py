@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 # Values of flag kinds for which the help of the backend's compiler lists no values.
 _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
 _BOOLEAN_VALUES = ("true", "false")
-# Choices in a picker of flags: remove the flag; let the user type the flag or its value.
+# Answers of the pickers of flags and values: remove the flag; let the user type the flag or its value.
 _REMOVE_FLAG, _TYPE_FLAG = object(), object()
-# The choice in the list of LLVM's passes that shows or hides their stages.
+# The answer of the picker of LLVM's passes that shows or hides their stages.
 _TOGGLE_STAGES = object()
 # The stages of LLVM IR that no pass of LLVM makes.
 _STAGES_WITHOUT_PASS = ("translate", "optimiser-input")
@@ -29,16 +29,21 @@ class BackendCommands:
 
     def __init__(self, context: WorkbenchContext) -> None:
         self._context = context
+        # The engine's description of each backend for which it was requested, by the backend's name.
         self._descriptions: dict[str, BackendDescribed] = {}
 
     def choose_backend(self) -> None:
+        """List the backends, and set the chosen one in the recipe."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         current, backends = self._context.workspace.recipe.backend, self._context.state.backends
         if not backends:
             self._context.say("the engine has not listed its backends yet: try again after a few seconds")
             return
-        choices = [PickerChoice(each.name, each.summary, each.name, marked=each.name == current) for each in backends]
+        choices = [
+            PickerChoice(backend.name, backend.summary, backend.name, marked=backend.name == current)
+            for backend in backends
+        ]
         self._context.dialogs.open(PickerScreen("Backend", choices), self._use_backend)
 
     def _use_backend(self, backend: Backend | None) -> None:
@@ -69,7 +74,9 @@ class BackendCommands:
         choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _TYPE_FLAG))
         drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices))
         version = next(iter(description.versions.values()), "")
-        title = f"Flags of {description.name} {version}" + f"; drivers of its runtime: {drivers}" * bool(drivers)
+        title = f"Flags of {description.name} {version}"
+        if drivers:
+            title += f"; drivers of its runtime: {drivers}"
         self._context.dialogs.open(PickerScreen(title, choices), self._edit_chosen_flag)
 
     # ---- LLVM's passes -------------------------------------------------------------------------------------------
@@ -82,9 +89,11 @@ class BackendCommands:
         stages = [row.stage for row in self._context.state.board.rows()]
         llvm_names = [stage.name for stage in stages if stage.phase == "ir" and stage.language == "llvm"]
         counts = Counter(name for name in llvm_names if name not in _STAGES_WITHOUT_PASS)
-        shows = recipe.llvm_stages
-        summary = "remove the stages of LLVM's passes" if shows else "add a stage for each pass that changes something"
-        choices = [PickerChoice("hide stages" if shows else "show stages", summary, _TOGGLE_STAGES)]
+        if recipe.llvm_stages:
+            choices = [PickerChoice("hide stages", "remove the stages of LLVM's passes", _TOGGLE_STAGES)]
+        else:
+            summary = "add a stage for each pass that changes something"
+            choices = [PickerChoice("show stages", summary, _TOGGLE_STAGES)]
         choices += [
             PickerChoice(name, "skipped: choose it to run it again", name, marked=True) for name in recipe.llvm_disabled
         ]
@@ -96,6 +105,7 @@ class BackendCommands:
         self._context.dialogs.open(PickerScreen("Passes of LLVM's optimiser", choices), self._toggle_llvm_pass)
 
     def _toggle_llvm_pass(self, answer: object) -> None:
+        """Skip the chosen pass or run it again, or show or hide the stages. `answer` is `None` without a choice."""
         recipe = self._context.workspace.recipe
         if answer is None:
             return
@@ -105,11 +115,12 @@ class BackendCommands:
             return
         name, disabled = str(answer), recipe.llvm_disabled
         skips = name not in disabled
-        names = (*disabled, name) if skips else tuple(each for each in disabled if each != name)
+        names = (*disabled, name) if skips else tuple(other for other in disabled if other != name)
         change = f"LLVM's {name} {'skipped' if skips else 'enabled'}"
         self._context.edits.edit(replace(recipe, llvm_disabled=names), change)
 
     async def _describe_backend(self) -> BackendDescribed | None:
+        """The engine's description of the recipe's backend; `None`, after a message, if the request fails."""
         name = self._context.workspace.recipe.backend
         if name not in self._descriptions:
             description = await self._context.jobs.result_of(self._context.session.request(DescribeBackend(0, name)))
@@ -119,6 +130,7 @@ class BackendCommands:
         return self._descriptions[name]
 
     def _edit_chosen_flag(self, answer: object) -> None:
+        """Ask for the value of the chosen flag: one that the compiler lists, or one with a value, as a text."""
         if answer is None:
             return
         if answer is _TYPE_FLAG:
@@ -143,13 +155,15 @@ class BackendCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         values = flag.values or _VALUES_OF_KIND.get(flag.kind, ()) or (_BOOLEAN_VALUES if not flag.kind else ())
-        is_set = any(_flag_name(each) == flag.name for each in self._context.workspace.recipe.backend_flags)
+        is_set = any(_flag_name(other) == flag.name for other in self._context.workspace.recipe.backend_flags)
         if not values and not is_set:
             self._ask_flag(current or f"--{flag.name}=")
             return
         choices = [PickerChoice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
-        choices += [PickerChoice("another value...", "type the value", _TYPE_FLAG)] * (not values)
-        choices += [PickerChoice("remove", "restore the default", _REMOVE_FLAG)] * is_set
+        if not values:
+            choices.append(PickerChoice("another value...", "type the value", _TYPE_FLAG))
+        if is_set:
+            choices.append(PickerChoice("remove", "restore the default", _REMOVE_FLAG))
 
         def use_choice(answer: object) -> None:
             if answer is _REMOVE_FLAG:
@@ -165,13 +179,14 @@ class BackendCommands:
         self._context.dialogs.ask("flag of the backend's compiler, --NAME or --NAME=VALUE", text, self._begin_check)
 
     def _begin_check(self, text: str) -> None:
+        """Check the typed flag in the background. Does nothing for an empty text or dashes alone."""
         if text.strip("- "):
             self._context.jobs.begin("backend", self._check_flag, text.strip())
 
     async def _check_flag(self, flag: str) -> None:
         """Set the flag if the backend's compiler accepts it. Otherwise, show the error and ask for the flag again."""
         recipe, name = self._context.workspace.recipe, _flag_name(flag)
-        others = tuple(each for each in recipe.backend_flags if _flag_name(each) != name)
+        others = tuple(other for other in recipe.backend_flags if _flag_name(other) != name)
         request = self._context.session.request(CheckFlags(0, recipe.backend, (*others, flag)))
         check = await self._context.jobs.result_of(request)
         if check is None:
@@ -185,7 +200,7 @@ class BackendCommands:
     def _set_flag(self, name: str, flag: str) -> None:
         """Replace the flag called `name` by `flag`; an empty `flag` removes it."""
         recipe = self._context.workspace.recipe
-        others = [each for each in recipe.backend_flags if _flag_name(each) != name]
+        others = [other for other in recipe.backend_flags if _flag_name(other) != name]
         flags = tuple([*others, flag] if flag else others)
         self._context.edits.edit(replace(recipe, backend_flags=flags), flag or f"--{name} removed")
 

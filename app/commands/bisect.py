@@ -26,7 +26,7 @@ class _Bisection(NamedTuple):
 
 
 class BisectCommands:
-    """Bisects wrong recipes. Opening the program again drops the latest result."""
+    """Bisects recipes that fail, differ from eager or are slow. Opening the program again drops the latest result."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, reduce: ReduceCommands) -> None:
         self._context, self._graphs, self._reduce = context, graphs, reduce
@@ -79,6 +79,7 @@ class BisectCommands:
         )
 
     def _begin_bisection(self, kind: str, text: str) -> None:
+        """Start a bisection for the chosen kind of fault, with the limits in `text`."""
         try:
             criterion = parse_criterion(kind, text)
         except ValueError as error:
@@ -87,6 +88,7 @@ class BisectCommands:
         self.job.begin(self._bisect, self._context.workspace.recipe, criterion)
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
+        """Wait for the engine's bisection, and show the result."""
         show_progress = self._context.jobs.progress_callback(
             lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
@@ -101,6 +103,7 @@ class BisectCommands:
         self._show(self._latest)
 
     def _use_answer(self, bisection: _Bisection, action: str) -> None:
+        """Do what the user chooses in the result: use the recipe, save it, or bisect again."""
         if not self._is_current(bisection):
             self._context.say("the program was opened again: the result of the bisection is out of date")
             return
@@ -116,6 +119,8 @@ class BisectCommands:
             self._ask_criterion()
 
     def _save_result(self, result: BisectionResult, text: str) -> None:
+        """Write the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
+
         def question(folder: Path) -> str:
             existing = [name for name in bisection_texts(result) if (folder / name).exists()]
             return f"{text.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""

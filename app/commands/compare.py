@@ -55,7 +55,7 @@ class CompareCommands:
         """Ask for the other recipe, compile it, and show the differences of each stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [PickerChoice(other.title, summary, other) for other, summary in self.comparable_recipes()]
+        choices = [PickerChoice(recipe.title, summary, recipe) for recipe, summary in self.comparable_recipes()]
         choices.append(PickerChoice("a recipe file", "a TOML file, as given to `buddy-tui run --recipe`", "file"))
         self._context.dialogs.open(PickerScreen("Compare with", choices), self._compare_with_choice)
 
@@ -66,6 +66,7 @@ class CompareCommands:
             self.compare_with(other)
 
     def _compare_with_file(self, path: str) -> None:
+        """Compare with the recipe in a file, applied to the current graph; without steps, with those of its preset."""
         if not path.strip():
             return
         try:
@@ -75,13 +76,13 @@ class CompareCommands:
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
-        # The plug-ins that the file names are never loaded (see below), so the user need not trust them.
+        # The plug-ins that the file names are replaced below, so the user need not trust them.
         needs_trust = required_permissions(replace(file_recipe, plugins=()))
         if needs_trust and not self._context.session.is_trusted:
             self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return
         current = self._context.workspace.recipe
-        # Plug-ins are code: use those that the user has loaded, not those that the file names.
+        # Plug-ins are code: only those that the user has loaded are used, not those that the file names.
         recipe = replace(
             file_recipe,
             source=current.source,
@@ -97,13 +98,14 @@ class CompareCommands:
         self._context.jobs.begin("compare", self._compile_and_compare, other)
 
     async def _compile_and_compare(self, other: TitledRecipe) -> None:
+        """Compile `other`, and show the differences. Shows the error if that fails."""
         compiled = await self._context.jobs.result_of(
             self._context.session.compile_for_comparison(other.recipe), other.title
         )
         if compiled is not None:
             self._context.layout.show_pane("ir")
             stages = ComparedStages(other.title, compiled.stages)
-            # Another graph has other stages from the first on, so the chosen stage is compared.
+            # The stages of another graph differ from the first on, so the chosen stage is shown instead of that one.
             is_same_graph = other.recipe.graph == self._context.state.graph
             self._ir.comparison.compare_with(stages, at_first_difference=is_same_graph)
 
@@ -122,6 +124,7 @@ class CompareCommands:
         self._context.dialogs.open(PresetsScreen(self._context.session, recipes), self._use_preset_answer)
 
     def _use_preset_answer(self, answer: tuple[str, TitledRecipe] | None) -> None:
+        """Compare with the chosen preset, or use it. `answer` has the chosen action and the preset's recipe."""
         if answer is None:
             return
         action, preset = answer

@@ -46,7 +46,7 @@ def split_editor_command(command: str) -> list[str]:
         raise NoEditorError(f"$EDITOR is {command!r}: {error}") from error
 
 
-# Editors that open a file at a line by `+12 FILE`, and those that do by `FILE:12` after the given options.
+# Editors that open a file at a line by `+12 FILE`, and those that take `FILE:12` after some options.
 _PLUS_EDITORS = (
     "vi",
     "vim",
@@ -66,7 +66,7 @@ _COLON_EDITORS = {"hx": (), "helix": (), "subl": (), "zed": (), "code": ("--goto
 
 
 def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
-    """The command that opens `path` in the editor; at `line` (from 0) if the editor's option for that is known."""
+    """The command that opens `path` in the editor, at `line` (from 0) if the editor is known to support that."""
     name = Path(editor[0]).name
     if line and name in _PLUS_EDITORS:
         return [*editor, f"+{line + 1}", str(path)]
@@ -78,7 +78,7 @@ def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
 def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: int = 0) -> str:
     """Open `text` in the editor as a file called `name`, and wait until the editor exits. Returns the edited text.
 
-    The cursor is at `line` (from 0) if the editor is one of those whose option for that is known.
+    The cursor is at `line` (from 0), see `editor_command`.
 
     Raises `NoEditorError` if the editor does not start. Raises `EditorError` if the editor exits with a status other
     than 0 or the file cannot be read afterwards; then the files that the editor has changed are not deleted.
@@ -108,7 +108,10 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
 
 
 def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
-    """Delete the folder if the editor has written no file. Returns a suffix for a message: the path of such a file."""
+    """Delete the folder, unless the editor has changed the files `edited`.
+
+    Returns the end of an error message: the path of the first of them, or an empty string.
+    """
     if edited:
         return f"; its output is in {edited[0]}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -116,7 +119,7 @@ def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
 
 
 def _run_editor(words: Sequence[str]) -> int:
-    """Run a command and return its exit status."""
+    """Run the command of an editor, and return its exit status."""
     with _ignored_interrupts():
         return subprocess.run(words, check=False).returncode
 
@@ -134,7 +137,7 @@ def _ignored_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
 
 
-# The pass that replaces the module by a text.
+# The pass that replaces the module by the text in its option `text`.
 REPLACE_IR = "replace-ir"
 # Longest text, in characters, that the built-in editor handles without lag; $EDITOR has no such limit.
 MAX_BUILT_IN_CHARACTERS = 2_000_000
@@ -159,6 +162,7 @@ class TextEditCommands:
         self._context.dialogs.open(screen, self._use_pipeline)
 
     def _use_pipeline(self, text: str | None) -> None:
+        """Replace the passes by those in `text`, which the editor has checked. `None` means that the user cancelled."""
         if text is None:
             return
         from buddy.app.workspace.pipeline_text import parse_pipeline, to_steps
@@ -195,18 +199,18 @@ class TextEditCommands:
         if text is None:
             return
         try:
-            edited, problem = self._in_external_editor(editor, row, text, line), None
+            edited, problem = self._edit_externally(editor, row, text, line), None
         except EditorError as error:
             self._context.say(str(error))
             return
         if edited is not None and edited != text:
             problem = await check_module(self._context.session, edited)
         if edited is None or problem is not None:
-            edited = await self._in_built_in_editor(row, text if edited is None else edited, problem, text, line)
+            edited = await self._edit_built_in(row, text if edited is None else edited, problem, text, line)
         if edited is not None:
             self._apply_ir(recipe, row, text, edited)
 
-    def _in_external_editor(self, editor: str, row: StageRow, text: str, line: int) -> str | None:
+    def _edit_externally(self, editor: str, row: StageRow, text: str, line: int) -> str | None:
         """The text that the user saves in `editor`, which opens at `line`; `None` if it cannot be run.
 
         Raises `EditorError`.
@@ -223,7 +227,7 @@ class TextEditCommands:
             self._context.say(str(error))
             return None
 
-    async def _in_built_in_editor(
+    async def _edit_built_in(
         self, row: StageRow, text: str, problem: TextProblem | None, original: str, line: int
     ) -> str | None:
         """Returns the text that the user accepts, or `None` if the user cancels or the text is too long.
@@ -254,14 +258,15 @@ class TextEditCommands:
             self._context.say("the text was not changed")
             return
         rows = self._ir.rows
-        row_index = next((k for k, other in enumerate(rows) if other.key == row.key), None)
+        row_index = next((index for index, other in enumerate(rows) if other.key == row.key), None)
         if self._context.workspace.recipe != recipe or row_index is None:
             saved = self._save_rejected(edited)
             self._context.say(f"the recipe has changed since the editor opened, so the edit is not applied: {saved}")
             return
         phase = phase_of(rows, row_index)
         steps, step_index = with_replaced_ir(recipe.steps, row.stage.step, edited, phase)
-        # The key of a stage: the pass, and how many passes of that name are before it.
+        # The IR pane shows the new stage when it has been compiled. The key of a stage is the name of its pass and the
+        # number of stages with that name before it.
         number = sum(step.name == REPLACE_IR and step.enabled for step in steps[:step_index])
         self._ir.stages.expect((REPLACE_IR, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
@@ -269,8 +274,9 @@ class TextEditCommands:
     def _save_rejected(self, text: str) -> str:
         """Write edited text that cannot be used to a file next to the recipe. Returns a message with its path."""
         recipe_path = self._context.workspace.path
-        numbered = (recipe_path.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
-        path = next(path for path in numbered if not path.exists())
+        suffixes = itertools.chain([".edited.mlir"], (f".edited-{number}.mlir" for number in itertools.count(2)))
+        paths = (recipe_path.with_suffix(suffix) for suffix in suffixes)
+        path = next(path for path in paths if not path.exists())
         try:
             write_text_atomically(path, text)
         except OSError as error:
@@ -279,15 +285,16 @@ class TextEditCommands:
 
 
 def with_replaced_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
-    """Adds a `replace-ir` step with `text` after step number `step` (-1: after the graph is lowered), in phase `phase`.
+    """Returns `steps` with a `replace-ir` step after the one with index `step`, and the index of the new step.
 
-    If step number `step` is itself a `replace-ir`, replaces its text instead. Returns the steps, and the index of the
-    `replace-ir` step.
+    The step replaces the module by `text`, in phase `phase`. With `step` -1, it is after the lowering of the graph. If
+    the step with index `step` is itself a `replace-ir`, its text is replaced instead.
     """
     new_steps = list(steps)
     if step >= 0 and new_steps[step].name == REPLACE_IR:
         new_steps[step] = replace(new_steps[step], options=(("text", text),), enabled=True)
         return tuple(new_steps), step
+    # Passes on the graph run before it is lowered.
     index = step + 1 if step >= 0 else sum(other.level == "graph" for other in steps)
     new_steps.insert(index, PassStep(REPLACE_IR, options=(("text", text),), phase=phase))
     return tuple(new_steps), index

@@ -22,9 +22,11 @@ class EngineCommands:
         self._context, self._stop_reduction = context, stop_reduction
 
     def run_program(self) -> None:
+        """Compile and run the shown graph, and compare it with eager."""
         self._context.session.run()
 
     def cancel_jobs(self) -> None:
+        """Cancel the jobs of the engine, and stop a reduction. `report_cancelled` is called when they have ended."""
         self._context.session.cancel()
         self._stop_reduction()
         self._context.say(_CANCELLING)
@@ -40,7 +42,7 @@ class EngineCommands:
         self._context.say(f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}")
 
     def start_over(self) -> None:
-        """Restart the engine. If it could not be reached, connect to it again."""
+        """Restart the engine, and run the script again. If the connection to it failed, connect again instead."""
         session, state = self._context.session, self._context.state
         if state.connection_error and not state.silent_seconds:
             session.reconnect()
@@ -49,13 +51,19 @@ class EngineCommands:
         self._context.say("restarting the engine; the script runs again")
 
     def toggle_auto(self) -> None:
+        """Switch between running the program after each edit and only on request."""
         session = self._context.session
         session.auto_run = not session.auto_run
-        automatic, manual = "the program runs after each edit", f"the program runs only when you press {key_of('run')}"
-        self._context.say(automatic if session.auto_run else manual)
+        if session.auto_run:
+            self._context.say("the program runs after each edit")
+        else:
+            self._context.say(f"the program runs only when you press {key_of('run')}")
 
     def toggle_watch(self) -> None:
+        """Start or stop reopening the program when one of its files changes."""
         session = self._context.session
         session.toggle_watching()
-        on, off = "file watching is on: the program is reopened when a file changes", "file watching is off"
-        self._context.say(on if session.watching else off)
+        if session.watching:
+            self._context.say("file watching is on: the program is reopened when a file changes")
+        else:
+            self._context.say("file watching is off")

@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from buddy.app.commands.sessions import SessionCommands
     from buddy.app.panes.context import WorkbenchContext
 
-# The choice in the picker of targets that lets the user type one.
+# The answer of the picker of targets that lets the user type one.
 _TYPE_TARGET = object()
 
 
 def parse_kinds(text: str, has_plugins: bool = False) -> tuple[str, ...]:
-    """The export kinds in `text`, separated by commas or spaces. Plug-ins may have further kinds than the known ones.
+    """The export kinds in `text`, separated by commas or spaces, each once.
 
-    Raises `ValueError` with the list of known kinds if a kind is unknown or `text` has none.
+    Plug-ins may register kinds that are not known here: with `has_plugins`, unknown ones are accepted. Raises
+    `ValueError` with the list of known kinds if a kind is unknown or `text` has none.
     """
-    words = text.replace(",", " ").split()
-    if not words:
+    kinds = text.replace(",", " ").split()
+    if not kinds:
         raise ValueError(f"give at least one kind; known: {', '.join(EXPORT_KINDS)}")
-    unknown = [word for word in words if word not in EXPORT_KINDS]
+    unknown = [kind for kind in kinds if kind not in EXPORT_KINDS]
     if unknown and not has_plugins:
         raise ValueError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
-    return tuple(dict.fromkeys(words))
+    return tuple(dict.fromkeys(kinds))
 
 
 class ExportCommands:
@@ -45,6 +46,7 @@ class ExportCommands:
     # ---- the target ----------------------------------------------------------------------------------------------
 
     def choose_target(self) -> None:
+        """List the known targets, and set the chosen or typed one in the recipe."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         target = self._context.workspace.recipe.target
@@ -55,9 +57,9 @@ class ExportCommands:
                 "another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPE_TARGET, marked=False
             )
         )
-        self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
+        self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_target_choice)
 
-    def _use_choice(self, choice: object) -> None:
+    def _use_target_choice(self, choice: object) -> None:
         if choice is _TYPE_TARGET:
             self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_typed_target)
         elif choice is not None:
@@ -75,9 +77,11 @@ class ExportCommands:
     # ---- exports -------------------------------------------------------------------------------------------------
 
     def ask_export(self) -> None:
+        """Ask for the kinds of an export, then for its folder, and export."""
         self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._ask_folder)
 
     def _ask_folder(self, text: str) -> None:
+        """Ask for the folder of an export of the kinds in `text`."""
         if not text.strip():
             return
         try:
@@ -91,6 +95,7 @@ class ExportCommands:
         )
 
     def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
+        """Export to the typed folder. Asks before it replaces files."""
         if not self._context.session.is_local:
             self._export_on_engine(folder.strip(), kinds)
             return

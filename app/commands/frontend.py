@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import FRONTEND_SUMMARIES, dialects_of, with_frontend
+from buddy.compiler.protocol import NodeRow
 from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Dialect, Frontend
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class FrontendCommands:
         self._use_frontend(_FrontendChoice(recipe.frontend, next_dialect))
 
     def _use_frontend(self, choice: _FrontendChoice | None) -> None:
+        """Set the frontend and the dialect in the recipe. `None` means that the user chose nothing."""
         workspace = self._context.workspace
         recipe = workspace.recipe
         if choice is None or choice == (recipe.frontend, recipe.dialect):
@@ -63,13 +65,16 @@ class FrontendCommands:
         if info is not None and info.entry_phase:
             self._context.say(f"{info.name} was given as IR, so it has no FX nodes to compare")
             return
-        self._provenance.with_node(
-            lambda row: self._context.dialogs.open(
-                FrontendComparisonScreen(self._context.session, self._context.workspace.recipe, row), self._show_result
-            )
-        )
+        context = self._context
+
+        def open_comparison(row: NodeRow) -> None:
+            screen = FrontendComparisonScreen(context.session, context.workspace.recipe, row)
+            context.dialogs.open(screen, self._show_result)
+
+        self._provenance.with_node(open_comparison)
 
     def _show_result(self, result: StagePosition | ComparedStages | None) -> None:
+        """Go to the position that was chosen in the comparison, or compare the stages that were chosen there."""
         if result is None:
             return
         self._context.layout.show_pane("ir")

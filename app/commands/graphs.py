@@ -31,11 +31,15 @@ class GraphTab(PhaseTab):
 
     @property
     def key(self) -> str:
+        """The text before the name: the number, because graphs have no digit keys."""
         return str(self.number)
 
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
-    """The status of a graph under its recipe in at most four words, and the role that colours the status."""
+    """The status of a graph under its recipe in at most four words, and the role that colours it.
+
+    The status is empty if the graph has not been compiled with its recipe, or is of a dump.
+    """
     graph_state, jobs, recipe = state.graph_state_of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
     if graph_state.problems:
         return ("failed", "bad")
@@ -58,9 +62,9 @@ def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, s
 
 def graph_break_text(info: GraphInfo) -> str:
     """The Python line and the reason of the graph break at the end of a graph; empty if no break ends the graph."""
-    return (
-        f"graph break at {formatting.short_location(info.break_line)}: {info.break_reason}" if info.break_reason else ""
-    )
+    if not info.break_reason:
+        return ""
+    return f"graph break at {formatting.short_location(info.break_line)}: {info.break_reason}"
 
 
 def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
@@ -80,40 +84,56 @@ def graph_of_tab_at(state: State, workspace: Workspace, width: int, glyphs: form
 def _tab_parts(
     state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs
 ) -> list[tuple[str, str, int | None]]:
-    """The parts of the line of graph tabs: text, role, and the number of the graph, `None` if the part is not a tab."""
+    """The parts of the line of graph tabs: text, role, and the number of the graph, `None` if the part is not a tab.
+
+    Tabs that do not fit into `width` columns are replaced by an ellipsis. The tab of the shown graph is always there.
+    """
     statuses = [graph_status(state, workspace, number) for number in range(len(state.graphs))]
     tabs = [
-        GraphTab(info.name, number, f" {word}" if word else "", True, role)
-        for number, (info, (word, role)) in enumerate(zip(state.graphs, statuses, strict=True))
+        GraphTab(info.name, number, f" {status}" if status else "", True, role)
+        for number, (info, (status, role)) in enumerate(zip(state.graphs, statuses, strict=True))
     ]
     if state.graph >= len(tabs):
         return []
     active = tabs[state.graph].name
-    head = " graphs "
-    texts = tab_labels(tabs, active, width - len(head))
-    start, stop = _visible_range([cell_len(text) for text in texts], state.graph, width - len(head) - 2)
-    parts: list[tuple[str, str, int | None]] = [(head, "dim", None)]
-    parts += [(glyphs.ellipsis, "dim", None)] if start else []
-    parts += [(texts[k], tab_role(tabs[k], active=k == state.graph), k) for k in range(start, stop)]
-    return parts + ([(glyphs.ellipsis, "dim", None)] if stop < len(tabs) else [])
+    heading = " graphs "
+    labels = tab_labels(tabs, active, width - len(heading))
+    # Two columns are for an ellipsis at each end.
+    start, stop = _visible_range([cell_len(label) for label in labels], state.graph, width - len(heading) - 2)
+    ellipsis: tuple[str, str, int | None] = (glyphs.ellipsis, "dim", None)
+    parts: list[tuple[str, str, int | None]] = [(heading, "dim", None)]
+    if start > 0:
+        parts.append(ellipsis)
+    for number in range(start, stop):
+        parts.append((labels[number], tab_role(tabs[number], active=number == state.graph), number))
+    if stop < len(tabs):
+        parts.append(ellipsis)
+    return parts
 
 
 def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int, int]:
-    """The range (start, stop) of tabs that are shown: `index` and as many tabs on both sides as fit in `width`."""
-    start, stop, used = index, index + 1, lengths[index]
+    """The range (start, stop) of tabs that are shown: `index` and as many tabs on both sides as fit in `width`.
+
+    `lengths` are those of all tabs, in columns. Both sides grow alternately as long as both fit.
+    """
+    start, stop, used_width = index, index + 1, lengths[index]
     while True:
-        next_fits = stop < len(lengths) and used + lengths[stop] <= width
-        previous_fits = start > 0 and used + lengths[start - 1] <= width
-        if next_fits and (not previous_fits or stop - index <= index - start):
-            used, stop = used + lengths[stop], stop + 1
+        next_fits = stop < len(lengths) and used_width + lengths[stop] <= width
+        previous_fits = start > 0 and used_width + lengths[start - 1] <= width
+        is_left_longer = index - start >= stop - index
+        if next_fits and (is_left_longer or not previous_fits):
+            used_width, stop = used_width + lengths[stop], stop + 1
         elif previous_fits:
-            used, start = used + lengths[start - 1], start - 1
+            used_width, start = used_width + lengths[start - 1], start - 1
         else:
             return start, stop
 
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
-    """The lowerings of a graph if it has been compiled, and its profile if it is of that compilation."""
+    """What the list of fallbacks needs of a graph.
+
+    The lowerings are `None` before the graph is compiled, the profile if it is not of the latest compilation.
+    """
     graph, info = state.graph_state_of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
     profile = graph.profile if graph.profiled_recipe == graph.compiled_recipe else None
@@ -134,9 +154,10 @@ class GraphCommands:
     def previous_graph(self) -> None:
         self._show_next(-1)
 
-    def _show_next(self, by: int) -> None:
+    def _show_next(self, step: int) -> None:
+        """Show the graph `step` graphs after the shown one, wrapping around at the ends."""
         state = self._context.state
-        self.show((state.graph + by) % len(state.graphs))
+        self.show((state.graph + step) % len(state.graphs))
 
     def show(self, number: int) -> None:
         """Show graph `number`, counted from 0."""
@@ -150,6 +171,7 @@ class GraphCommands:
         self._context.say(self._describe(number))
 
     def _describe(self, number: int) -> str:
+        """A graph as a message: number, name, size, and the graph break at its end."""
         info = self._context.state.graphs[number]
         parts = (f"graph {number}: {info.name}", f"{len(info.rows)} nodes", graph_break_text(info))
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
@@ -166,8 +188,9 @@ class GraphCommands:
         self._context.dialogs.open(PickerScreen("Graphs of the program", choices), self._show_choice)
 
     def _summary(self, number: int, info: GraphInfo) -> str:
-        word, _ = graph_status(self._context.state, self._context.workspace, number)
-        parts = (f"{len(info.rows):>4} nodes", word, graph_break_text(info))
+        """A graph in the list of graphs: size, status, and the graph break at its end."""
+        status, _ = graph_status(self._context.state, self._context.workspace, number)
+        parts = (f"{len(info.rows):>4} nodes", status, graph_break_text(info))
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def _show_choice(self, number: int | None) -> None:
@@ -184,6 +207,7 @@ class GraphCommands:
         context.dialogs.open(FallbacksScreen(context.session, facts, recipes), self._go_to_fallback)
 
     def _go_to_fallback(self, row: Fallback | None) -> None:
+        """Show the node of the chosen fallback in the graph pane, or its Python line in the source pane."""
         if row is None:
             return
         self.show(row.graph)

@@ -39,6 +39,7 @@ class ProfileCommands:
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
+        """Wait for the profile, store it in the state, and show it."""
         progress = self._context.jobs.progress_callback(lambda activity: f"profiling: {activity}")
         request = self._context.session.profile(recipe, progress)
         report = await self._job.result_of(
@@ -67,13 +68,14 @@ class ProfileCommands:
         from buddy.app.screens.plot import PlotScreen
 
         profile_and_graph = self._profile_and_graph()
-        plot = roofline(*profile_and_graph) if profile_and_graph is not None else None
-        if plot is not None:
-            self._context.dialogs.open(
-                PlotScreen([plot], self._context.glyphs, choose_hint="goes to the node"), self._go_to_named_node
-            )
-        elif profile_and_graph is not None:
+        if profile_and_graph is None:
+            return
+        plot = roofline(*profile_and_graph)
+        if plot is None:
             self._context.say("no node has both an operation count and a byte count")
+            return
+        screen = PlotScreen([plot], self._context.glyphs, choose_hint="goes to the node")
+        self._context.dialogs.open(screen, self._go_to_named_node)
 
     def show_hot_spots(self) -> None:
         """List the instructions with the most samples, if the system allows sampling."""
@@ -104,15 +106,18 @@ class ProfileCommands:
         self._ir.jumps.go_to_position(StagePosition(assembly_row.key, spot.line))
 
     def _profile_and_graph(self) -> tuple[ProfileReport, GraphInfo] | None:
+        """The profile of the shown graph, and that graph; `None` without a profile."""
         report, info = self._context.state.profile, self._context.state.info
         return (report, info) if report is not None and info is not None else None
 
     def _go_to_named_node(self, name: str | None) -> None:
+        """Go to the node with this displayed name."""
         info = self._context.state.info
         rows = info.rows if info is not None else ()
         self._go_to_node(next((row.stable for row in rows if row.display_name == name), None))
 
     def _go_to_node(self, node: str | None) -> None:
+        """Go to the node with this stable name. `None` means that the user chose none."""
         if node is not None:
             self._context.layout.show_pane("graph")
             self._graph.go_to_node(node)
@@ -134,15 +139,15 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
         tuple(node.row.display_name for node in nodes),
     )
     series = (points, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (points,)
-    note = (
-        f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, with "
-        f"{formatting.thread_count(report.plain.threads)}; reads from caches can exceed it"
-    )
-    x, y = (
-        PlotAxis("operations per byte", log=True, format=_three_digits),
-        PlotAxis("GFLOP/s", log=True, format=_three_digits),
-    )
-    return Plot("Roofline", series, x, y, note if report.peak.gflops else "the peak of the machine was not measured")
+    note = "the peak of the machine was not measured"
+    if report.peak.gflops:
+        note = (
+            f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, with "
+            f"{formatting.thread_count(report.plain.threads)}; reads from caches can exceed it"
+        )
+    x = PlotAxis("operations per byte", log=True, format=_three_digits)
+    y = PlotAxis("GFLOP/s", log=True, format=_three_digits)
+    return Plot("Roofline", series, x, y, note)
 
 
 def _roof(report: ProfileReport, nodes: list[profile.TimedNode]) -> Series:

@@ -12,11 +12,15 @@ from buddy.app.workspace.sources import Program, RecentPrograms
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
+# Called with the source and the arguments of the script.
 OpenProgram = Callable[[str, tuple[str, ...]], object]
 
 
 class ProgramCommands:
-    """`open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel."""
+    """Opens another program, lists recent ones, and notices changed files.
+
+    `open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel.
+    """
 
     def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
         self._context, self._open_program, self._is_busy = context, open_program, is_busy
@@ -32,7 +36,7 @@ class ProgramCommands:
         from buddy.app.screens.programs import ProgramScreen
 
         recent, workspace = self._recent.read(), self._context.workspace
-        # The program on the screen is last: the first entry is the one to go back to.
+        # The open program is last, so that the first entry is the program that was open before.
         others = [program for program in recent if not self._is_shown(program)]
         opened_at = recent[0].opened_at if recent else 0.0
         current = Program(workspace.source, workspace.arguments, opened_at)
@@ -41,6 +45,7 @@ class ProgramCommands:
         self._context.dialogs.open(screen, self._confirm)
 
     def _is_shown(self, program: Program) -> bool:
+        """Whether `program` is the one that is open."""
         workspace = self._context.workspace
         return workspace.is_same_program(program.source, program.arguments)
 
@@ -53,7 +58,8 @@ class ProgramCommands:
         losses = ["what is running will be cancelled"] if self._is_busy() else []
         losses += [f"the edits of this program are not saved: {problem}"] if problem else []
         if losses:
-            question = f"{'; '.join(losses)[0].upper()}{'; '.join(losses)[1:]}. Open {name}?"
+            losses_text = "; ".join(losses)
+            question = f"{losses_text[0].upper()}{losses_text[1:]}. Open {name}?"
             self._context.dialogs.confirm(question, lambda: self._open(program), "the program was not changed")
         else:
             self._open(program)
@@ -64,7 +70,10 @@ class ProgramCommands:
     # ---- changes of the files ------------------------------------------------------------------------------------
 
     async def check_files(self) -> None:
-        """Note which files of the program have changed since it was captured. Does nothing while they are watched."""
+        """Record in the state which files of the program have changed since it was captured.
+
+        Does nothing while the files are watched, the program is being opened, or another check runs.
+        """
         session, state = self._context.session, self._context.state
         if session.watching or self._is_checking or "open" in state.jobs.values():
             return

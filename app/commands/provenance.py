@@ -59,7 +59,8 @@ class ProvenanceCommands:
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
         current = self._graph.current
-        names = line.nodes if line is not None else (current.stable,) if current is not None else ()
+        current_names = (current.stable,) if current is not None else ()
+        names = line.nodes if line is not None else current_names
         nodes = [rows[name] for name in names if name in rows]
         if not nodes:
             self._context.say("this line comes from no node of the graph" if line is not None else "no node here")
@@ -69,6 +70,10 @@ class ProvenanceCommands:
             self._ask_node(nodes, line.derived_nodes if line is not None else (), act)
 
     def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
+        """Let the user choose one of `rows`, and call `act` with it.
+
+        `derived` are the stable names of nodes that were derived for the line, because a pass had dropped its location.
+        """
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         def act_on_choice(row: NodeRow | None) -> None:
@@ -87,6 +92,7 @@ class ProvenanceCommands:
     # ---- the screens ---------------------------------------------------------------------------------------------
 
     async def _follow(self, row: NodeRow) -> None:
+        """Open the screen with the lines of a node in each stage."""
         stage_rows = self._context.state.board.rows()
         texts = tuple(dict.fromkeys(stage_row.stage.text for stage_row in stage_rows))
         answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _MAX_LINES_PER_STAGE))
@@ -95,7 +101,11 @@ class ProvenanceCommands:
         from buddy.app.screens.stage_lists import FollowScreen, ProvenanceStep
 
         traces = {trace.text: trace for trace in answer.traces}
-        steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
+        steps = [
+            ProvenanceStep(stage_row, trace)
+            for stage_row in stage_rows
+            if (trace := traces.get(stage_row.stage.text)) is not None
+        ]
         self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.chosen_key), self._go_to_position)
 
     def _go_to_position(self, position: StagePosition | None) -> None:
@@ -104,6 +114,7 @@ class ProvenanceCommands:
             self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
+        """Open the screen with the history of a node. LLVM's remarks, which take longer, are added when they arrive."""
         from buddy.app.screens.stage_lists import NodeHistoryScreen
 
         state = self._context.state
@@ -152,12 +163,14 @@ class ProvenanceCommands:
 
     def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
         """Show the stage of the pass that made the remark."""
-        stage_row = next((one for one in stage_rows if remark is not None and _has_remark(one.stage, remark)), None)
-        if stage_row is not None:
-            self._context.layout.show_pane("ir")
-            self._ir.choose(stage_row)
-        elif remark is not None:
+        if remark is None:
+            return
+        stage_row = next((stage_row for stage_row in stage_rows if _has_remark(stage_row.stage, remark)), None)
+        if stage_row is None:
             self._context.say(f"no stage was recorded for {remark.step}")
+            return
+        self._context.layout.show_pane("ir")
+        self._ir.choose(stage_row)
 
     def open_line(self, line: str, subject: str) -> None:
         """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""

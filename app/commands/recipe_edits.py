@@ -39,7 +39,7 @@ class RecipeEditCommands:
         self._context.dialogs.open(PickerScreen("Edits, latest first", choices), self._go_to_edit)
 
     def _go_to_edit(self, choice: int | Recipe | None) -> None:
-        """Use the recipe of another workbench, or undo or redo the chosen number of edits."""
+        """Use the recipe of another workbench, or redo (positive) or undo (negative) the chosen number of edits."""
         if isinstance(choice, Recipe):
             self._context.edits.edit(choice, "a recipe of another workbench")
         elif choice:
@@ -75,7 +75,7 @@ class RecipeEditCommands:
 
 def thread_choices(cores: int, current: int) -> list[int]:
     """The thread counts to choose from: 1 to 8 and powers of two up to `cores`, `cores` itself, and `current`."""
-    powers_of_two = (2**k for k in range(4, cores.bit_length()) if 2**k <= cores)
+    powers_of_two = (2**exponent for exponent in range(4, cores.bit_length()))
     return sorted({*range(1, min(cores, 8) + 1), *powers_of_two, cores, current})
 
 

@@ -42,13 +42,14 @@ class _Stopped(Exception):
 
 
 class ReduceCommands:
-    """Reduces the shown stage, or the input of the pass that failed, in processes of this machine."""
+    """Reduces the shown stage or the input of the failed pass, and bisects dumps, in processes of this machine."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
         self._job = context.jobs.single_job(
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
+        # Set when the user stops the job, and when the job has ended. Each job has a new event.
         self._stop = threading.Event()
 
     def reduce(self) -> None:
@@ -57,9 +58,9 @@ class ReduceCommands:
 
         if not self._job.may_begin():
             return
-        choices, failed = [], self._failed_step()
-        if failed is not None:
-            text, step = failed
+        choices, text_and_failed_step = [], self._failed_step()
+        if text_and_failed_step is not None:
+            text, step = text_and_failed_step
             summary = "reduce the IR before the pass"
             choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step, "verifier"))))
         stage = self._ir.chosen_stage
@@ -71,7 +72,7 @@ class ReduceCommands:
         name = stage.name if stage is not None else ""
 
         def use_choice(answer: object) -> None:
-            if isinstance(answer, tuple):
+            if isinstance(answer, tuple):  # the text before the failed pass, and the failure of that pass
                 self._job.begin(self._reduce, *answer)
             elif stage is not None:
                 self._ask_command(answer, lambda failure: self._job.begin(self._reduce, stage.text, failure))
@@ -79,7 +80,7 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), use_choice)
 
     def bisect_dump(self) -> None:
-        """Ask for a command, and search the first stage of the shown graph of a dump on which it fails."""
+        """Ask for a command, and find the first stage of the shown graph of a dump on which it fails."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.compiler.importers.dumps.records import ALL_STAGES
 
@@ -98,6 +99,7 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), use_choice)
 
     async def _bisect_dump(self, source: str, graph: str, failure: Failure) -> None:
+        """Bisect a dump in a thread, and show the result. An empty `graph` stands for all stages."""
         from buddy.compiler.tools.dumps.bisecting import BisectionError
 
         loop, self._stop = asyncio.get_running_loop(), threading.Event()
@@ -133,9 +135,9 @@ class ReduceCommands:
     # ---- failures ------------------------------------------------------------------------------------------------
 
     def _failed_step(self) -> tuple[str, PassStep] | None:
-        """The text of the stage before the pass that failed, and that pass."""
-        rows, recipe = [row.stage for row in self._context.state.board.rows()], self._context.workspace.recipe
-        for before, after in pairwise(rows):
+        """The hash of the text of the stage before the pass that failed, and that pass; `None` if none failed."""
+        stages, recipe = [row.stage for row in self._context.state.board.rows()], self._context.workspace.recipe
+        for before, after in pairwise(stages):
             if after.state == "failed" and 0 <= after.step < len(recipe.steps) and before.language == "mlir":
                 return before.text, recipe.steps[after.step]
         return None
@@ -143,9 +145,10 @@ class ReduceCommands:
     def _failure_of_step(self, step: PassStep, kind: FailureKind) -> Failure:
         """The failure of a pass, as a command that runs it alone."""
         recipe: Recipe = self._context.workspace.recipe
-        words = [sys.executable, "-m", _PASS_RUNNER_MODULE, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
-        words += [word for plugin in recipe.plugins for word in ("--plugin", str(Path(plugin.path).resolve()))]
-        return Failure(kind, tuple(words), os.getcwd(), forks=True)
+        command = [sys.executable, "-m", _PASS_RUNNER_MODULE, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
+        for plugin in recipe.plugins:
+            command += ["--plugin", str(Path(plugin.path).resolve())]
+        return Failure(kind, tuple(command), os.getcwd(), forks=True)
 
     def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
         """Ask for the command of the chosen kind of failure, if one was chosen, and call `use` with the failure."""
@@ -172,6 +175,7 @@ class ReduceCommands:
     # ---- the job -------------------------------------------------------------------------------------------------
 
     async def _reduce(self, text: str, failure: Failure) -> None:
+        """Reduce the module whose text has the hash `text`, in a thread, and show the result."""
         module = await self._context.queries.fetch_text(text)
         if module is None:
             return
@@ -204,12 +208,15 @@ class ReduceCommands:
             self._context.dialogs.ask("write the reduced module to", "reduced.mlir", partial(self._save, reduction))
 
     def _save(self, reduction: Reduction, typed: str) -> None:
+        """Write the reduced module to the typed path. Asks before it overwrites a file."""
+
         def question(path: Path) -> str:
             return f"{path} already exists. Overwrite?" if path.exists() else ""
 
         self._context.files.use_path(typed, lambda path, _confirmed: self._write(path, reduction), question)
 
     def _write(self, path: Path, reduction: Reduction) -> None:
+        """Write the reduced module to `path`, and the script that shows the failure next to it."""
         script = path.with_name(f"{path.name}.sh")
         try:
             write_text_atomically(path, reduction.best)

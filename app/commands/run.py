@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class RunCommands:
-    """Asks for the inputs and the time limit of a run, and lists earlier runs."""
+    """Asks for the inputs, the time limit and the runtimes of runs, and lists earlier runs."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, compare: CompareCommands) -> None:
         self._context, self._graphs, self._compare = context, graphs, compare
+        # The inputs of the last session while their file is being read, else `None`.
         self._inputs_to_restore: InputChoice | None = None
 
     @property
@@ -53,6 +54,7 @@ class RunCommands:
         session, all_runtimes = self._context.session, tuple(RUNTIMES)
         search_summary = "searches for the first node that differs if a result does"
         every_node_summary = "compares the values of all nodes, which breaks the runtimes' fusions"
+        # Title, summary, and the runtimes with the nodes whose values are compared.
         entries: list[tuple[str, str, tuple[tuple[str, ...], Mark]]] = [
             ("none", "compare compiled code with eager only", ((), "auto")),
             *((title, f"exports to ONNX; {search_summary}", ((name,), "auto")) for name, title in RUNTIMES.items()),
@@ -132,6 +134,7 @@ class RunCommands:
         self._context.jobs.begin("inputs", self._read_in_background, path, use_inputs)
 
     async def _read_in_background(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
+        """Read a file in a thread, and call `use_inputs` with its inputs. Shows the error if that fails."""
         try:
             inputs = await asyncio.to_thread(inputs_from_file, path)
         except ValueError as error:
@@ -154,6 +157,7 @@ class RunCommands:
             self._set_inputs(inputs)
 
     def _set_inputs(self, inputs: InputChoice) -> None:
+        """Use these inputs in the next run, also if those of the last session are still being read."""
         self._inputs_to_restore, self._context.session.inputs = None, inputs
 
     def _run_with(self, inputs: InputChoice) -> None:
@@ -164,6 +168,7 @@ class RunCommands:
     # ---- earlier runs --------------------------------------------------------------------------------------------
 
     def show_runs(self) -> None:
+        """List the runs of this and earlier sessions, to repeat one or compare its recipe with the current one."""
         from buddy.app.screens.tables import RunsScreen
 
         state = self._context.state
@@ -181,6 +186,7 @@ class RunCommands:
             self._run_again(record, record.inputs)
 
     def _run_again(self, record: RunRecord, inputs: InputChoice) -> None:
+        """Repeat an earlier run with its recipe. Warns if the file of its inputs has changed."""
         self._graphs.show(record.recipe.graph)
         current = self._context.workspace.recipe
         recipe = replace(record.recipe, source=current.source, arguments=current.arguments, plugins=current.plugins)

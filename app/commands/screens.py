@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class ScreenCommands:
-    """Opens pickers, help, diagnostics and the log. Screens are imported when they are first opened."""
+    """Opens screens, which are imported when they are first opened.
+
+    `log_path` is the file of the engine's log, `None` without one. `situation` returns the current situation, which
+    decides which actions are enabled.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class ScreenCommands:
         self._log_path, self._situation = log_path, situation
 
     def choose_phase(self) -> None:
+        """List the phases with their languages, and show the last stage of the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         languages = dict(self._context.state.phases(self._context.workspace.recipe))
@@ -48,6 +53,7 @@ class ScreenCommands:
             self._ir.stages.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
+        """Show the phase with this number, counted from 1 as on the tabs of the IR pane."""
         if self._context.layout.shows_one_pane:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
@@ -129,6 +135,7 @@ class ScreenCommands:
         context.dialogs.open(screen, lambda logged: context.results.open(logged) if logged is not None else None)
 
     def open_help(self) -> None:
+        """Open the list of the keys of the pane that has focus."""
         from buddy.app.screens.detail import help_screen
 
         self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))

@@ -34,7 +34,7 @@ class SessionCommands:
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, run_commands: RunCommands) -> None:
         self._context, self._ir, self._run_commands = context, ir, run_commands
-        # The pane whose state is saved. `None` before `restore` and after `save`: there is no state to save then.
+        # The IR pane between `restore` and `save`, else `None`: before and after, there is no state to save.
         self._active_ir: IrPane | None = None
         self._save_timer: Timer | None = None
         self._is_writing = self._save_failed = False
@@ -81,8 +81,8 @@ class SessionCommands:
         """Returns messages about drafts of earlier sessions, and about other workbenches with this program open."""
         drafts, messages = saved_drafts(self._context.workspace.path_of(0)), []
         if drafts.unsaved:
-            left = ", ".join(drafts.unsaved)
-            messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
+            names = ", ".join(drafts.unsaved)
+            messages.append(f"unsaved input of the last session: {names}; open the editor to restore it")
         with contextlib.suppress(OSError):
             if self._open_lock.take_shared():
                 editing = f" (editing: {', '.join(drafts.open)})" if drafts.open else ""
@@ -116,6 +116,7 @@ class SessionCommands:
         self._active_ir = None
 
     def _save_changes(self) -> None:
+        """Write the session file in the background, if the screen has changed since the last write."""
         self._save_timer = None
         if self._active_ir is None:
             return
@@ -152,6 +153,7 @@ class SessionCommands:
         self._save_failed = bool(problem)
 
     def _current_screen(self, ir: IrPane) -> SavedScreen:
+        """The state of the screen that the session file has."""
         return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
@@ -168,10 +170,12 @@ class SessionCommands:
     # ---- reproducers ---------------------------------------------------------------------------------------------
 
     def ask_reproducer(self) -> None:
+        """Ask for the folder of a reproducer, and write it."""
         name = self._context.workspace.program_name
         self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
+        """Write a reproducer to the typed folder. Asks before it writes into an existing one."""
         # Imported on demand, because the start of the workbench does without it.
         from buddy.app.reports.reproducer import has_foreign_files
 
@@ -214,10 +218,12 @@ class SessionCommands:
     # ---- reports -------------------------------------------------------------------------------------------------
 
     def ask_report(self) -> None:
+        """Ask for the file of a report, and write it."""
         name = self._context.workspace.program_name
         self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
 
     def write_report(self, file: str) -> None:
+        """Write a report to the typed file. Asks before it replaces a file that is not a report."""
         from buddy.app.reports.share.page import may_be_replaced
 
         def question(path: Path) -> str:
@@ -232,31 +238,31 @@ class SessionCommands:
         from buddy.app.reports import formatting
         from buddy.app.reports.share.page import write_report
 
-        jobs, state, failed = self._context.jobs, self._context.state, f"{path} could not be written"
+        jobs, state, failure = self._context.jobs, self._context.state, f"{path} could not be written"
         try:
-            graph = await jobs.result_of(self._shared_graph(), failed)
+            graph = await jobs.result_of(self._shared_graph(), failure)
             if graph is None:
                 return
             progress = self._context.status.show_progress
             request = write_report(path, [graph], self._context.session.request, state.welcome, progress)
-            size = await jobs.result_of(request, failed)
+            size = await jobs.result_of(request, failure)
         except OSError as error:
-            self._context.say(f"{failed}: {error.strerror or error}")
+            self._context.say(f"{failure}: {error.strerror or error}")
             return
         if size is not None:
             self._context.say(f"wrote {len(graph.stages)} stages to {path} ({formatting.size(size)})")
 
     async def _shared_graph(self) -> SharedGraph:
-        """The graph on the screen for a report: its stages, run, numerics and profile under the current recipe.
+        """The shown graph for a report: its stages, run, numerics and profile under the current recipe.
 
-        Compiles it, and runs it unless it has been run. If that fails, `problem` is the reason. Raises
-        `UnavailableError` if the user cancels.
+        Compiles it, and runs it unless it has been run with this recipe. If that fails, the field `problem` is the
+        reason, and the stages are those that are up to date. Raises `UnavailableError` if the user cancels.
         """
         from buddy.app.reports.share.contents import SharedGraph
 
         session, state, recipe = self._context.session, self._context.state, self._context.workspace.recipe
         assert state.info is not None
-        shown, graph = state.graph_state, SharedGraph(state.info, recipe)
+        graph_state, graph = state.graph_state, SharedGraph(state.info, recipe)
         try:
             compiled = await session.compile_for_comparison(recipe)
             graph = graph._replace(stages=compiled.stages, assignments=tuple(state.assignments.values()))
@@ -267,9 +273,10 @@ class SessionCommands:
                 raise
             stages = graph.stages or tuple(row.stage for row in state.board.rows() if not row.outdated_reason)
             graph = graph._replace(stages=stages, problem=error.diagnostic)
+        comparison = graph_state.comparison
         return graph._replace(
-            numerics=shown.comparison.report if shown.comparison and shown.comparison.recipe == recipe else None,
-            profile=state.profile if shown.profiled_recipe == recipe else None,
+            numerics=comparison.report if comparison and comparison.recipe == recipe else None,
+            profile=state.profile if graph_state.profiled_recipe == recipe else None,
         )
 
     # ---- the command line ----------------------------------------------------------------------------------------
@@ -281,24 +288,28 @@ class SessionCommands:
         return headless_command(recipe, preset, self._context.workspace.path, screen or self._screen_state())
 
     def _screen_state(self) -> ScreenState:
+        """What the screen shows: the pane that has focus; in the IR pane, the stage, and the other one of a diff."""
         ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.chosen_row is None:
             return ScreenState(pane, n_graphs=graph_count)
         names = [row.stage.name for row in ir.rows]
         stage = _stage_argument(ir.chosen_row.key, names)
         other = ir.document.other
-        compared = next((row for row in ir.rows if other is not None and row.stage == other), None)
-        if ir.document.diff is None or compared is None:
+        other_row = next((row for row in ir.rows if other is not None and row.stage == other), None)
+        if ir.document.diff is None or other_row is None:
             return ScreenState(pane, stage, n_graphs=graph_count)
-        return ScreenState(
-            pane, stage, _stage_argument(compared.key, names), ir.comparison.mode == "structural", graph_count
-        )
+        is_structural = ir.comparison.mode == "structural"
+        return ScreenState(pane, stage, _stage_argument(other_row.key, names), is_structural, graph_count)
 
     def copy_command(self) -> None:
+        """Copy the command line that prints what the screen shows."""
         self._context.dialogs.copy(self.command_line())
 
 
 def _stage_argument(key: tuple[str, int], names: list[str]) -> str:
-    """The argument of `--stage` for a stage: its name, or `canonicalize#2` if several of `names` are equal."""
+    """The argument of `--stage` for a stage: its name, or as `canonicalize#2` if several of `names` are equal to it.
+
+    `key` is the name of the stage, and the number of stages with that name before it.
+    """
     name, number = key
     return f"{name}#{number + 1}" if names.count(name) > 1 else name

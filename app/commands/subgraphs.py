@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,14 @@ class SubgraphCommands:
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
+        """Extract the nodes of these stable names, and show the new graph with the choices of `recipe` for them."""
         request = self._context.session.request(Extract(0, recipe, names))
         extract = await self._context.jobs.result_of(request, "not extracted")
         if extract is None:
             return
+        self._graph.picked = set()
         nodes = {row.stable for row in extract.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in nodes)
-        self._graph.picked = set()
         precisions = tuple(choice for choice in recipe.precisions if choice.node in nodes)
         extract_recipe = replace(recipe, graph=extract.graph, choices=choices, precisions=precisions)
         self._context.session.add_extracted_graph(extract, extract_recipe)
@@ -58,6 +60,7 @@ class SubgraphCommands:
     def _origin(self) -> int | None:
         """The number of the graph that the current one was extracted from; `None` if it is not an extract."""
         extract, origin = self._origins.get(self._context.state.graph, (None, None))
+        # After the program was opened again, another graph may have the number of an extract.
         return origin if extract is not None and extract is self._context.state.info else None
 
     def back_to_origin_graph(self) -> None:
@@ -65,8 +68,10 @@ class SubgraphCommands:
         self._graphs.show(self._origin or 0)
 
     def ask_script(self) -> None:
+        """Ask for the file of a script that has the shown graph, and write it."""
         info = self._context.state.info
-        name = "_".join("".join(c if c.isalnum() else " " for c in info.name).split()) if info else "graph"
+        words = re.findall(r"[^\W_]+", info.name) if info else []
+        name = "_".join(words) if info else "graph"
         self._context.dialogs.ask("save the graph as a script to", f"{name}.py", self._save_script)
 
     def _save_script(self, text: str) -> None:
@@ -74,6 +79,7 @@ class SubgraphCommands:
             self._context.jobs.begin("script", self._write_script, text.strip())
 
     async def _write_script(self, text: str) -> None:
+        """Write the script and the `.npz` of its tensors to the typed path, after a question if the files exist."""
         recipe = self._context.workspace.recipe
         try:
             path = parse_path(text)
@@ -85,7 +91,10 @@ class SubgraphCommands:
         if script is None:
             return
         existing = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]
-        question = f"{' and '.join(existing)} already exist{'s' * (len(existing) == 1)}. Overwrite?" if existing else ""
+        question = ""
+        if existing:
+            verb = "exists" if len(existing) == 1 else "exist"
+            question = f"{' and '.join(existing)} already {verb}. Overwrite?"
         self._context.files.after_confirmation(question, lambda: self._save_files(path, script))
 
     def _save_files(self, path: Path, script: Script) -> None:

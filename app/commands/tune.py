@@ -30,6 +30,7 @@ class TuneCommands:
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
+        # The recipes that the running search has tried, or that the latest one did.
         self._attempts: list[Attempted] = []
         self._search_job = context.jobs.single_job("tune", f"a search is running: press {key_of('cancel')} to stop it")
         self._progress = context.jobs.progress_callback(lambda activity: f"tuning: {activity}")
@@ -40,6 +41,7 @@ class TuneCommands:
             self._context.dialogs.ask(_TUNE_PROMPT, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
 
     def _begin_search(self, text: str) -> None:
+        """Start a search with the limits and variations in `text`."""
         try:
             seconds, variations, max_error = parse_tune_request(text)
         except ValueError as error:
@@ -50,6 +52,7 @@ class TuneCommands:
     async def _search(
         self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...], max_error: float | None
     ) -> None:
+        """Wait for the search of the engine, and show the result."""
         self._attempts = []
         frame = Tune(0, recipe, variations=variations, seconds=seconds, max_error=max_error)
         request = self._context.session.request(frame, self._show_progress)
@@ -60,6 +63,7 @@ class TuneCommands:
             self._show_result(recipe, tuned)
 
     def _show_progress(self, frame: object) -> None:
+        """Show a tried recipe, or the progress of the search."""
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
             stop = f"press {key_of('cancel')} to stop"
@@ -69,7 +73,7 @@ class TuneCommands:
             self._progress(frame)
 
     def _show_result(self, recipe: Recipe, tuned: Tuned) -> None:
-        """Show the fastest recipes, among them the one that the user may use."""
+        """Show the fastest recipes, of which the user may use the first, or the chosen precisions and their errors."""
         attempts, is_better = list(self._attempts), tuned.recipe != recipe
 
         def use_answer(answer: str) -> None:
@@ -100,9 +104,10 @@ class TuneCommands:
 
 
 def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float | None]:
-    """Parses a time limit in seconds, variations and the maximum error. Raises `VariationError` for an invalid word.
+    """Returns the time limit in seconds, the variations and the maximum error in `text`, which is like `_TUNE_PROMPT`.
 
-    Without a time limit, returns that of `default_seconds`. Without a maximum error, returns `None` for it.
+    Without a time limit, returns that of `default_seconds`. Without a maximum error, returns `None` for it. Raises
+    `VariationError` for an invalid word.
     """
     seconds, variations, max_error = None, list[Variation](), None
     for word in text.split():
@@ -123,6 +128,7 @@ def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float |
 
 
 def _parse_error(text: str) -> float:
+    """The value of `max-error`. Raises `VariationError`."""
     try:
         error = float(text)
     except ValueError:

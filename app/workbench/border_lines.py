@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BorderLines:
-    """The lines above and below the panes, and the prompt of the main screen, which is mounted above the lower ones."""
+    """The lines above and below the panes, and the prompt of the main screen, which is above the lower lines."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
@@ -47,6 +47,7 @@ class BorderLines:
     def status_cells(self, width: int) -> Cells:
         app, layout = self._workbench, self._workbench.context.layout
         message = app.context.status.message
+        # The pane that has focus, if the layout shows one pane at a time.
         only_pane = layout.pane_id if layout.shows_one_pane else None
         return status_lines.status_cells(
             app.state, message, app.key_sequences.hint, app.busy, layout.visible_order, only_pane, width, app.glyphs

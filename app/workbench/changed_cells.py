@@ -21,7 +21,7 @@ from textual.strip import Strip
 # At most this many unchanged cells between changed ones are written again: a sequence that moves the cursor past them
 # has about as many bytes.
 MAX_GAP = 4
-# The text of the second and later cells of a text that is wider than one cell.
+# The text of a cell that the text of an earlier cell, which is wider than one cell, also covers.
 CONTINUATION = ""
 # The attributes that show on a space: underline, blink, reverse, strike, and lines around and above the text.
 ATTRIBUTES_OF_SPACES = frozenset(("4", "5", "6", "7", "9", "21", "51", "52", "53"))
@@ -30,7 +30,10 @@ PlacedStrips = Iterable[tuple[int, Strip]]
 
 
 class Pen(NamedTuple):
-    """The state of the terminal that colours text, as parameters of SGR sequences (ECMA-48)."""
+    """The attributes and colours in which a terminal writes text, as parameters of SGR sequences (ECMA-48).
+
+    Empty colours are the terminal's default ones.
+    """
 
     attributes: tuple[str, ...] = ()
     foreground: tuple[str, ...] = ()
@@ -38,7 +41,7 @@ class Pen(NamedTuple):
 
 
 PLAIN = Pen()
-# All pens that were made, so that equal pens are the same object and can be compared by `is`.
+# All pens, each with itself as value, so that equal pens are the same object and can be compared by `is`.
 _PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
 
 
@@ -46,6 +49,7 @@ _PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
 def _codes_between(before: Pen | None, pen: Pen) -> str:
     """Return the escape sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
     if before is None or not set(before.attributes) <= set(pen.attributes):
+        # Attributes are switched off by a reset of everything (0).
         codes = ["0", *pen.attributes, *pen.foreground, *pen.background]
     else:
         codes = [code for code in pen.attributes if code not in before.attributes]
@@ -57,7 +61,8 @@ def _codes_between(before: Pen | None, pen: Pen) -> str:
 @lru_cache(maxsize=4096)
 def _pen_of(style: Style | None, colors: ColorSystem) -> Pen:
     """Return the pen of a style, in a terminal with these colours. Equal pens are the same object."""
-    return _PENS.setdefault(pen := _make_pen(style, colors), pen)
+    pen = _make_pen(style, colors)
+    return _PENS.setdefault(pen, pen)
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +70,8 @@ def _pen_of_space(pen: Pen) -> Pen:
     """Return the pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
     if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
         return pen
-    return _PENS.setdefault(space := Pen(background=pen.background), space)
+    pen_of_space = Pen(background=pen.background)
+    return _PENS.setdefault(pen_of_space, pen_of_space)
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
@@ -81,7 +87,7 @@ def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
 
 
 class TerminalLine:
-    """The cells that one line of the terminal shows: their texts and pens. A text of `None` is unknown."""
+    """The cells that one line of the terminal shows: their texts and pens. A text of `None` is not known."""
 
     def __init__(self) -> None:
         self.texts: list[str | None] = []
@@ -90,9 +96,9 @@ class TerminalLine:
         self._strips: dict[int, Strip] = {}
 
     def shows(self, x: int, strip: Strip) -> bool:
-        """Whether `strip` was written at column `x` and is still there. If false, the cells may nevertheless be equal.
+        """Whether `strip` was written at column `x` and is still there, so that its cells need not be compared.
 
-        Saves the comparison of cells.
+        If false, the cells may nevertheless be equal.
         """
         return self._strips.get(x) == strip
 
@@ -100,7 +106,9 @@ class TerminalLine:
         """Record that `strip`, with these cells, is at column `x`."""
         end = x + len(texts)
         self.texts[x:end], self.pens[x:end] = texts, pens
-        self._strips = {at: other for at, other in self._strips.items() if at >= end or at + other.cell_length <= x}
+        self._strips = {
+            start: other for start, other in self._strips.items() if start >= end or start + other.cell_length <= x
+        }
         self._strips[x] = strip
 
     def widen(self, width: int) -> None:
@@ -127,12 +135,13 @@ class TerminalCells:
         """Return an update of the screen as one that writes only the changes, and any other object unchanged."""
         if not isinstance(update, LayoutUpdate | ChopsUpdate):
             return update
-        # Of a `CompositorUpdate`, Textual calls `render_segments` alone.
+        # `ChangedCellsUpdate` cannot be rendered by Rich. Textual only calls its `render_segments`.
         return cast(RenderableType, ChangedCellsUpdate(self, update))
 
     def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
         """Return the text that makes the terminal show `update`, and record that it shows it."""
         colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
+        # Escape sequences and texts. `pen` is the terminal's pen after them, `None` before the first of them.
         sequences: list[str] = []
         pen: Pen | None = None
         for y, strips in _lines_of_update(update):
@@ -145,6 +154,7 @@ class TerminalCells:
                 for start, end in _changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
                     for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
+                        # A space needs no new pen if the current one draws it in the same way.
                         if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
                             sequences.append(_codes_between(pen, new_pen))
                             pen = new_pen
@@ -176,11 +186,13 @@ class DirtyLinesCompositor(Compositor):
         if self._changed_regions is None:
             yield from super()._get_renders(crop)
             return
+        # As the overridden method, but of each widget only the lines from its first changed one to its last.
         for widget, (region, clip) in self.visible_widgets.items():
             visible = region.intersection(clip)
-            changed = [part for other in self._changed_regions if (part := visible.intersection(other))]
-            if changed:
-                first, end = min(part.y for part in changed), max(part.bottom for part in changed)
+            overlaps = [visible.intersection(changed) for changed in self._changed_regions]
+            overlaps = [overlap for overlap in overlaps if overlap]
+            if overlaps:
+                first, end = min(overlap.y for overlap in overlaps), max(overlap.bottom for overlap in overlaps)
                 lines = Region(visible.x, first, visible.width, end - first)
                 yield region, lines, widget.render_lines(lines.translate(-region.offset))
 
@@ -192,7 +204,7 @@ class ChangedCellsUpdate(CompositorUpdate):
         self._cells, self._update = cells, update
 
     def render_segments(self, console: Console) -> str:
-        # Here and not before, because Textual drops updates that it does not write.
+        # The changes are recorded here and not before, because Textual drops some updates without writing them.
         return self._cells.changes(self._update, console)
 
 
@@ -205,6 +217,8 @@ def _lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, 
         for y, strips in enumerate(update.strips, update.region.y):
             yield y, _placed(strips, update.region.x)
         return
+    # A line consists of chops, by their first column: each is a strip of one widget, or `None` if it has not changed.
+    # A span is a changed range of columns of a line.
     for y, first, last in update.spans:
         chops = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
         yield y, [(x, strip) for end, (x, strip) in chops if strip is not None and x < last and end > first]
@@ -226,8 +240,8 @@ def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
             continue
         cells, pen = _split_cells(text), _pen_of(style, colors)
         texts += cells
-        if " " in text and (space := _pen_of_space(pen)) is not pen:
-            pens += [space if cell == " " else pen for cell in cells]
+        if " " in text and (pen_of_space := _pen_of_space(pen)) is not pen:
+            pens += [pen_of_space if cell == " " else pen for cell in cells]
         else:
             pens += [pen] * len(cells)
     return texts, pens
@@ -236,8 +250,8 @@ def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
 def _split_cells(text: str) -> Sequence[str]:
     """Return the text of each cell of `text`.
 
-    A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
-    characters.
+    If a character is not one cell wide, the whole text is that of the first cell, and the other cells are
+    `CONTINUATION`, because terminals differ in how they combine characters.
     """
     return text if text.isascii() else _split_wide_text(text)
 
@@ -277,7 +291,7 @@ def _changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequen
 
 
 def _is_uniform(pens: Sequence[Pen]) -> bool:
-    """Whether cells with these pens are written without a change of the pen, except that of spaces."""
+    """Whether cells with these pens can be written with one pen: all have it, or are spaces that it draws alike."""
     pen = next((pen for pen in pens if _pen_of_space(pen) is not pen), pens[0])
     return all(other is pen or other is _pen_of_space(pen) for other in pens)
 

@@ -21,8 +21,8 @@ OPENING_CHECK_SECONDS = 0.02
 OPENING_MESSAGE_SECONDS = 0.5
 # After this time, the next key is delivered although a widget is still busy with the previous one.
 DELIVERY_SECONDS = 2.0
-# The number of passes through the queues after a key. At least two, because a binding may post a message; more while
-# the focus moves, up to the maximum.
+# The number of passes through the message queues after which the effects of a key are complete. At least two, because a
+# binding may post a message; more while the focus moves, up to the maximum.
 _MIN_PASSES, _MAX_PASSES = 2, 10
 # The keys that cancel the job that the keys wait for.
 _CANCEL_KEYS = ("ctrl+c", "escape")
@@ -37,10 +37,11 @@ class OpeningJobs(Protocol):
 
 
 class _Passage(NamedTuple):
-    """A callback that has passed through some queues of a path: `remaining` are those that follow.
+    """A callback in the queue of one object of a path. When it is called, the messages before it have been handled.
 
-    It is a class with a method, because Textual inspects the signature of a method only once, and that of a `partial`
-    each time. `generation` is the number of the key that waits.
+    `remaining` are the next objects of the path, `generation` is the number of the key whose effects are awaited. This
+    is a class with a method, because Textual inspects the signature of a method only once, and that of a `partial`
+    each time.
     """
 
     remaining: list[MessagePump]
@@ -48,6 +49,7 @@ class _Passage(NamedTuple):
     pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
 
     async def go_on(self) -> None:
+        """Pass through the remaining queues."""
         await self.pass_through(self.remaining, self.generation)
 
 
@@ -71,7 +73,9 @@ class KeyQueue:
         self._delivering = False
         # The number of the key whose effects are awaited, and of the passes through the queues since it was delivered.
         self._generation = self._passes = 0
+        # The screen and the focused widget when the last pass began.
         self._focus: tuple[object, object] = (None, None)
+        # Calls `_give_up`.
         self._time_limit: asyncio.TimerHandle | None = None
 
     def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
@@ -94,7 +98,7 @@ class KeyQueue:
     async def _deliver_next(self, waited: float = 0.0) -> None:
         """Deliver the first event that waits, unless a job is about to open the screen that it is meant for.
 
-        `waited` are the seconds for which it has waited for that screen.
+        Then checks again later. `waited` is how many seconds it has waited for that screen.
         """
         if not self._waiting:
             self._delivering = False
@@ -134,8 +138,9 @@ class KeyQueue:
         self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
 
     def _path(self) -> list[MessagePump]:
-        """Return the objects whose queues a key passes: the focused widget, its parents, the screen, the
-        application.
+        """Return the objects whose queues a key passes: the focused widget, its parents, the screen, the application.
+
+        Records the focus.
         """
         screen, focused = self._app.screen, self._app.focused
         self._focus = (screen, focused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class WhichKey(Widget):
 
     def _fit(self) -> None:
         """Set the height for the size of the terminal, and show the last page if the current one no longer exists."""
-        self.styles.height = self._row_count + 1  # and the border
+        self.styles.height = self._row_count + 1  # one for the border
         self._page = min(self._page, max(0, self.page_count - 1))
         self.refresh()
 
@@ -87,11 +88,11 @@ class WhichKey(Widget):
     @property
     def page_count(self) -> int:
         """The number of pages of the list."""
-        return -(-len(self._continuations) // max(1, self._row_count * self._column_count))
+        return math.ceil(len(self._continuations) / max(1, self._row_count * self._column_count))
 
-    def turn_page(self, by: int) -> None:
-        """Show the page `by` pages after this one, wrapping around at the ends."""
-        self._page = (self._page + by) % max(1, self.page_count)
+    def turn_page(self, step: int) -> None:
+        """Show the page `step` pages after this one, wrapping around at the ends."""
+        self._page = (self._page + step) % max(1, self.page_count)
         self.refresh()
 
     @property
@@ -103,6 +104,7 @@ class WhichKey(Widget):
 
     @property
     def _column_count(self) -> int:
+        """The number of columns: as many of the width of the longest entry as fit, but at least one."""
         widest = max((len(f"{key} {action.title}") for key, action in self._continuations), default=0)
         return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN))
 
@@ -113,10 +115,11 @@ class WhichKey(Widget):
     @property
     def _row_count(self) -> int:
         """The number of lines of a page: as few as all keys need, but at most half of the screen."""
-        return max(1, min(-(-len(self._continuations) // self._column_count), self.app.size.height // 2 - 1))
+        needed = math.ceil(len(self._continuations) / self._column_count)
+        return max(1, min(needed, self.app.size.height // 2 - 1))
 
     def _at(self, row: int, column: int) -> Continuation | None:
-        """Return the second key in a row and a column of the page, which is filled column by column, or `None`."""
+        """Return the second key in a row and a column of the page, which is filled by columns; `None` without one."""
         if not (0 <= row < self._row_count and 0 <= column < self._column_count):
             return None
         index = self._page * self._row_count * self._column_count + column * self._row_count + row
@@ -158,7 +161,7 @@ class KeySequences:
 
     @property
     def pending(self) -> bool:
-        """Whether the first key of a sequence was pressed, and the second one was not."""
+        """Whether the first key of a sequence was pressed, and the second one was not yet."""
         return bool(self._prefix)
 
     async def handle(self, event: events.Key) -> bool:
@@ -176,14 +179,15 @@ class KeySequences:
         workbench, pane = self._workbench, self._workbench.pane.pane_id
         remapped = workbench.keymap.action_for(key, pane)
         if self._workbench.pane.take_key(key):
-            pass
-        elif remapped is not None:
+            return True
+        if remapped is not None:
             await workbench.perform(remapped)
-        elif actions.sequence_continuations(key, pane):
+            return True
+        if actions.sequence_continuations(key, pane):
             self.begin(key)
-        elif not workbench.keymap.is_unassigned(key, pane):
-            return False
-        return True
+            return True
+        # A default key that the settings have taken from its action does nothing.
+        return workbench.keymap.is_unassigned(key, pane)
 
     def begin(self, key: str) -> None:
         """Handle the first key of a sequence, and show the possible second keys."""
@@ -247,4 +251,5 @@ class KeySequences:
 
 def _key_name(event: events.Key) -> str:
     """Return a key in the notation of the action registry: its character, or its name if that is not visible."""
-    return event.character if event.character and event.is_printable and event.character != " " else event.key
+    is_visible = event.is_printable and event.character != " "
+    return event.character if event.character and is_visible else event.key

@@ -44,14 +44,15 @@ def run_workbench(
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
 
-    `directory` is the working directory of the engine, and with `watch`, changed source files are opened again.
-    `overrides` are recipe fields from the command line, `shapes`, `is_trusted` and `follows_file` are the options
-    `--shape`, `--trust` and `--follow`, `panes` the values of `--pane`. A `plain` workbench reads commands from stdin
-    and prints lines.
+    `directory` is the working directory of the engine. With `watch`, the program is opened again when one of its files
+    changes. `overrides` are recipe fields from the command line, `shapes`, `is_trusted` and `follows_file` are the
+    options `--shape`, `--trust` and `--follow`, `panes` the values of `--pane`. `theme` replaces that of the settings.
+    A `plain` workbench reads commands from stdin and prints lines.
     """
     settings, startup_messages = load_settings(settings_path())
     if theme:
-        startup_messages += filter(None, [theme_error(theme)])
+        if problem := theme_error(theme):
+            startup_messages = [*startup_messages, problem]
         settings = msgspec.structs.replace(settings, theme=theme)
     if settings.memory is not None:
         # The engine, which inherits the environment, reads this variable. A value that the user has set wins.
@@ -72,7 +73,7 @@ def run_workbench(
 
 
 def _workbench_type(plain: bool) -> type[Workbench]:
-    """Return the application with a screen, or the one without it, which is imported only if it is needed."""
+    """Return the application with a screen, or the plain one without it, which is imported only if it is needed."""
     if not plain:
         return Workbench
     from buddy.app.workbench.plain import PlainWorkbench
@@ -83,7 +84,7 @@ def _workbench_type(plain: bool) -> type[Workbench]:
 async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
     """Run until the user quits or the terminal disconnects, and then stop the engine.
 
-    Returns the code with which the app was exited, or `None`.
+    Returns the exit code; `None` if the application has ended without one, such as after an internal error.
     """
     asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _enable_garbage_collection)
     disconnect_watch = asyncio.ensure_future(exit_on_disconnect(workbench))

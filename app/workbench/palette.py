@@ -19,7 +19,7 @@ class Palette(CommandPalette):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "escape", show=False, priority=True)]
 
 
-# The palette does not list itself, nor an action that needs the number of a phase.
+# The palette lists neither itself nor the action that needs the number of a phase.
 UNLISTED_ACTIONS = {"palette", "phase.number"}
 
 
@@ -52,10 +52,12 @@ class ActionCommands(Provider):
                 yield Hit(score, matcher.highlight(title), show, text=title, help=text)
 
     def _sorted_actions(self) -> list[Action]:
+        """Return the listed actions, the enabled ones first."""
         situation = self._workbench.situation()
         return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
+        """Return the text below an entry: what the action does, its keys, and why it is disabled."""
         reason = action.blocked(self._workbench.situation())
         keys = f"  ({', '.join(action.keys)})" if action.keys else ""
         return f"{action.tooltip}{keys}" + (f". Disabled: {reason}" if reason else "")
@@ -81,19 +83,22 @@ def command_score(action: Action, query: str) -> float:
 def _words_score(query: str, texts: tuple[str, str, str]) -> float:
     """Return how well the words of a query match an entry, from 0 (a word matches nothing) to 4.
 
-    `texts` are the title, the synonyms and the description. A word matches a word that it is the start of: in the title
-    with 4 points, in a synonym with 3, in the description with 2. The score is the mean over the words of the query.
+    `texts` are the title, the synonyms and the description. A word of the query matches a word that starts with it: in
+    the title with 4 points, in the synonyms with 3, in the description with 2. The score is the mean over the words of
+    the query, of which each has the points of its best match.
     """
     scored_words = [(4.0 - index, word) for index, text in enumerate(texts) for word in _words(text)]
     best_scores: list[float] = []
     for query_word in dict.fromkeys(_words(query)):
-        best_scores.append(max((score for score, word in scored_words if word.startswith(query_word)), default=0.0))
-        if not best_scores[-1]:
+        scores = [score for score, word in scored_words if word.startswith(query_word)]
+        if not scores:
             return 0.0
+        best_scores.append(max(scores))
     return sum(best_scores) / len(best_scores) if best_scores else 0.0
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
     return re.findall(r"[^\s,:;()`]+", text.lower())
 
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from buddy.app.actions.action import Pane
 
 
+# The file descriptor of standard input.
 _STDIN = 0
 # The columns and rows of the screen that is not drawn. They decide how many columns tables have.
 SCREEN_SIZE = (200, 60)
@@ -73,7 +74,7 @@ _POLL_SECONDS = 0.02
 LINE_SECONDS = 10.0
 # Actions that change only the screen, so that they do nothing here.
 SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
-# A row number, or the first and the last one.
+# The argument of `show`: a row number, or the first and the last one.
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
@@ -83,7 +84,9 @@ class PlainWorkbench(Workbench):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._printer = Printer(sys.stdout)
         self._changes = ChangePrinter(self._printer)
+        # The lines that were read and not performed yet; `None` is the end.
         self._typed_lines: asyncio.Queue[str | None] = asyncio.Queue()
+        # Textual's driver for tests, which presses keys and waits for messages. Set when the application runs.
         self._pilot: Pilot[Any] | None = None
         # The open screen or question, and the row of the pane that has focus, that were printed last.
         self._printed_screen: object = None
@@ -193,7 +196,7 @@ class PlainWorkbench(Workbench):
         command = _BUILT_IN.get(words[0].lower())
         if command is not None:
             await command(self, words[1:])
-        elif words[0].lower() in PANES and words[0] != "source" and len(words) == 1:
+        elif words[0].lower() in PANES and words[0] != "source" and len(words) == 1:  # `source` is an action
             await self._print_pane(words[0].lower())
         else:
             await self._perform_words(words)
@@ -218,7 +221,7 @@ class PlainWorkbench(Workbench):
         if action.pane in PANES and action.pane != self.pane.pane_id and not action.anywhere:
             self._go_to_pane(action.pane)
         arguments: list[object] = []
-        if action.id == "phase.number":
+        if action.id == "phase.number":  # the only action with an argument
             if not answer or not answer[0].isdigit():
                 self._printer.say("give the number of the phase: phase.number 3")
                 return
@@ -233,6 +236,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
+        """Focus a pane. Shows the source pane if it is hidden."""
         if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
@@ -276,8 +280,8 @@ class PlainWorkbench(Workbench):
             await self._choose(screen, text)
         elif isinstance(screen, ProgramScreen):
             choices = screen.query_one(ChoiceList).matches
-            chosen = choices[int(text) - 1].title if text.isdigit() and 0 < int(text) <= len(choices) else text
-            await self._submit(screen.query_one(Input), chosen)
+            is_number = text.isdigit() and 0 < int(text) <= len(choices)
+            await self._submit(screen.query_one(Input), choices[int(text) - 1].title if is_number else text)
         elif isinstance(screen, OptionScreen):
             await self._set_option(screen, text)
         else:
@@ -302,18 +306,28 @@ class PlainWorkbench(Workbench):
         elif not text:
             row = choices.cursor
         else:
-            screen.query_one(Input).value = text
-            await self._pause()
-            titles = [choice.title.lower() for choice in choices.matches]
-            if not titles:
-                self._printer.say(f"nothing matches {text!r}")
-                screen.query_one(Input).value = ""
-                await self._pause()
-            row = 0 if len(titles) == 1 else titles.index(text.lower()) if text.lower() in titles else None
+            row = await self._narrow_choices(screen, choices, text)
         if row is not None:
             choices.move_to(row)
             await self._pause()
             screen.on_input_submitted()
+
+    async def _narrow_choices(self, screen: PickerScreen, choices: ChoiceList, text: str) -> int | None:
+        """Narrow a list to the entries that match `text`. Returns the row of the only one, or of the one called `text`.
+
+        Returns `None` if several match. If none does, prints that, and shows all entries again.
+        """
+        field = screen.query_one(Input)
+        field.value = text
+        await self._pause()
+        titles = [choice.title.lower() for choice in choices.matches]
+        if not titles:
+            self._printer.say(f"nothing matches {text!r}")
+            field.value = ""
+            await self._pause()
+        if len(titles) == 1:
+            return 0
+        return titles.index(text.lower()) if text.lower() in titles else None
 
     async def _set_option(self, screen: OptionScreen, text: str) -> None:
         """Set an option of a pass, as `name=value`. An empty line accepts all of them."""
@@ -333,19 +347,21 @@ class PlainWorkbench(Workbench):
     async def _use_list(self, screen: Screen[Any], text: str) -> bool:
         """Choose a row of an open list by its number, or press one of its keys. Returns false for other lines."""
         assert self._pilot is not None
-        if words := text.split():
-            if words[0] == "show":
-                await self._show(words[1:])
-                self._printed_screen = screen
-                return True
-            view = next(iter(screen.query(CursorView)), None)
-            if text.isdigit() and view is not None and 0 < int(text) <= view.row_count:
-                view.move_to(int(text) - 1)
-                await self._pilot.press("enter")
-                return True
-            if text in screen.active_bindings and (len(text) == 1 or text in ("enter", "space", "tab")):
-                await self._pilot.press(text)
-                return True
+        words = text.split()
+        if not words:
+            return False
+        if words[0] == "show":
+            await self._show(words[1:])
+            self._printed_screen = screen
+            return True
+        view = next(iter(screen.query(CursorView)), None)
+        if text.isdigit() and view is not None and 0 < int(text) <= view.row_count:
+            view.move_to(int(text) - 1)
+            await self._pilot.press("enter")
+            return True
+        if text in screen.active_bindings and (len(text) == 1 or text in ("enter", "space", "tab")):
+            await self._pilot.press(text)
+            return True
         return False
 
     # ---- commands that only this workbench has -----------------------------------------------------------------------
@@ -356,12 +372,12 @@ class PlainWorkbench(Workbench):
             self._printer.say(COMMANDS_HELP)
             return
         text = " ".join(words)
-        action = find_action(text, self.pane.pane_id)
-        for described in [action] if action is not None else similar_actions(text):
-            keys = f", key {' or '.join(described.keys)}" if described.keys else ""
-            reason = described.blocked(self.situation())
+        named_action = find_action(text, self.pane.pane_id)
+        for action in [named_action] if named_action is not None else similar_actions(text):
+            keys = f", key {' or '.join(action.keys)}" if action.keys else ""
+            reason = action.blocked(self.situation())
             disabled = f" (disabled: {reason})" if reason else ""
-            self._printer.say(f"{described.id}{keys}: {described.tooltip}{disabled}")
+            self._printer.say(f"{action.id}{keys}: {action.tooltip}{disabled}")
 
     async def _actions(self, _words: Sequence[str]) -> None:
         """Print the actions of the pane that has focus, and those that work everywhere."""
@@ -370,7 +386,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        """Print the header and the pane that has focus; its row follows."""
+        """Print the header and the pane that has focus. `_print_position` then prints its row again."""
         self._printer.say(cells_line(self.border_lines.header_cells(SCREEN_SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
@@ -384,12 +400,13 @@ class PlainWorkbench(Workbench):
         if view is None or (words and match is None):
             self._printer.say("give the rows: show 1-40")
             return
+        # Numbers from 1, of rows, or in the IR pane of lines.
         first = int(match[1]) if match else view.cursor + 1
         last = int(match[2] or match[1]) if match else first + MAX_ROWS - 1
-        row = max(first - 1, 0)
+        first_row = max(first - 1, 0)
         if match is not None and view is self.ir and self.ir.row_count:
-            row = self.ir.row_of(min(row, self.ir.row_count - 1))
-        await self._print_view(view, row, max(last - first + 1, 1))
+            first_row = self.ir.row_of(min(first_row, self.ir.row_count - 1))
+        await self._print_view(view, first_row, max(last - first + 1, 1))
 
     async def _node(self, words: Sequence[str]) -> None:
         """Select the node with that name, or print why there is no such node."""
@@ -442,11 +459,8 @@ class PlainWorkbench(Workbench):
             self.passes.move_to(rows[0])
             await self._perform_action(BY_ID["passes.toggle"])
         elif rows:
-            self._printer.say(
-                ambiguity_text(
-                    "pass", words, Candidates(tuple(f"{row + 1} {self.passes.rows[row].name}" for row in rows))
-                )
-            )
+            names = tuple(f"{row + 1} {self.passes.rows[row].name}" for row in rows)
+            self._printer.say(ambiguity_text("pass", words, Candidates(names)))
         elif isinstance(node, Candidates):
             self._printer.say(ambiguity_text("pass or node", words, node))
         else:
@@ -466,10 +480,11 @@ class PlainWorkbench(Workbench):
         if self._exit:
             return
         screen, prompt = self.screen, self._prompt
-        question = prompt if prompt is not None else screen if len(self.screen_stack) > 1 else None
+        open_screen = screen if len(self.screen_stack) > 1 else None
+        question = prompt if prompt is not None else open_screen
         if question is not None and question is not self._printed_screen:
             self._print_question(screen, prompt)
-            if isinstance(screen, DetailScreen | EditorScreen | PlotScreen):
+            if isinstance(screen, DetailScreen | EditorScreen | PlotScreen):  # which cannot be answered here
                 await self._leave_question()
                 question = None
         self._printed_screen = question

@@ -33,14 +33,15 @@ Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
 
 
 def find_action(text: str, pane: str) -> Action | None:
-    """Return the action with that id, key or title, or whose id after the dot is `text`; `None` without one.
+    """Return the action with the id `text`, else with that key, title or id after the dot; `None` without one.
 
-    If several match, those of `pane` take precedence.
+    If several match, those of `pane` take precedence. Keys are those that work in `pane`.
     """
     if text in BY_ID:
         return BY_ID[text]
     ordered = sorted(ACTIONS, key=lambda action: _pane_rank(action, pane))
     active = [action for action in ordered if _pane_rank(action, pane) < _NOT_IN_PANE]
+    # What to search, and whether an action is the named one: the first criterion with a match decides.
     criteria: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
         (active, lambda action: any(text in (key, key.replace(" ", "")) for key in action.keys)),
         (ordered, lambda action: action.title.lower() == text.lower()),
@@ -57,7 +58,9 @@ def _pane_rank(action: Action, pane: str) -> int:
     """Return the precedence of an action in a pane: 0 is the highest."""
     if action.pane == pane:
         return 0
-    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else _NOT_IN_PANE
+    if action.pane in ("any", "app"):
+        return 1
+    return 2 if action.anywhere else _NOT_IN_PANE
 
 
 def similar_actions(text: str) -> list[Action]:
@@ -79,13 +82,15 @@ def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow |
     `named_rows` has each node with its displayed name. Returns the candidates if no node or several nodes match.
     """
     for matches in (
-        lambda shown, row: name in (shown, row.stable, row.name),
-        lambda shown, row: fnmatchcase(shown, name),
-        lambda shown, row: name.lower() in shown.lower(),
+        lambda displayed, row: name in (displayed, row.stable, row.name),
+        lambda displayed, row: fnmatchcase(displayed, name),
+        lambda displayed, row: name.lower() in displayed.lower(),
     ):
-        matching = [(shown, row) for shown, row in named_rows if matches(shown, row)]
+        matching = [(displayed, row) for displayed, row in named_rows if matches(displayed, row)]
+        if len(matching) == 1:
+            return matching[0][1]
         if matching:
-            return matching[0][1] if len(matching) == 1 else Candidates(tuple(shown for shown, _ in matching))
+            return Candidates(tuple(displayed for displayed, _ in matching))
     return Candidates(())
 
 
@@ -100,7 +105,8 @@ def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[
 
 
 def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], line: str | None) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
+    """Call `put` with a line in `loop`. Does nothing if the loop is closed."""
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(put, line)
 
 

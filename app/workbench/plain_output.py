@@ -74,18 +74,20 @@ class ChangePrinter:
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
-        self._printed: list[str] = []
+        # What was printed last: the lines of the script, the number of entries of the log, the graphs, whether they
+        # were those of the last session, the notes, the compilation (its recipe and seconds), the run, the problem.
+        self._script_lines: list[str] = []
         self._log_length = 0
         self._graphs: object = ()
         self._is_restored = False
         self._notes: tuple[str, ...] = ()
-        self._compiled: tuple[object, object] = (None, 0.0)
+        self._compilation: tuple[object, object] = (None, 0.0)
         self._report: object = None
         self._problem: Diagnostic | None = None
 
     def print_changes(self, state: State) -> None:
         """Print what has changed since the last call."""
-        self._print_printout(state)
+        self._print_script_output(state)
         for entry in state.log[self._log_length :]:
             self._printer.say_problem(entry)
         self._log_length = len(state.log)
@@ -99,13 +101,13 @@ class ChangePrinter:
             if self._problem is not None:
                 self._printer.say_problem(self._problem)
 
-    def _print_printout(self, state: State) -> None:
+    def _print_script_output(self, state: State) -> None:
         """Print the lines that the script has completed since the last call."""
-        lines = state.printout[:-1]
-        if lines[: len(self._printed)] == self._printed:
-            for line in lines[len(self._printed) :]:
+        lines = state.printout[:-1]  # the last line is not complete
+        if lines[: len(self._script_lines)] == self._script_lines:
+            for line in lines[len(self._script_lines) :]:
                 self._printer.say(line)
-        self._printed = lines
+        self._script_lines = lines
 
     def _print_graphs(self, state: State) -> None:
         """Print the graphs after a capture, or that those of the last session were captured again."""
@@ -127,10 +129,10 @@ class ChangePrinter:
 
     def _print_compilation(self, state: State) -> None:
         """Print the duration and the stages of a new compilation, and how many nodes fall back to eager."""
-        compiled = (state.compiled_recipe, state.compile_seconds)
-        if state.info is None or compiled[0] is None or compiled == self._compiled:
+        compilation = (state.compiled_recipe, state.compile_seconds)
+        if state.info is None or state.compiled_recipe is None or compilation == self._compilation:
             return
-        self._compiled = compiled
+        self._compilation = compilation
         rows = state.board.rows()
         changed = sum(row.stage.changed for row in rows)
         reused = f", {state.n_reused_stages} from cache" if state.n_reused_stages else ""
@@ -171,7 +173,10 @@ def row_line(view: CursorView, row: int) -> str:
 
 
 def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Iterator[str]:
-    """Yield the head of a view, and `count` rows from row `first` (from 0) on, each with its number (from 1)."""
+    """Yield the head of a view, and `count` rows from row `first` (from 0) on, each with its number (from 1).
+
+    The last line says how many rows follow, and how to print them.
+    """
     for cells in view.head(SEARCHED_WIDTH):
         text = _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()
         if text:
@@ -179,9 +184,9 @@ def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Itera
     if not view.row_count:
         for cells in view.empty(SEARCHED_WIDTH):
             yield "".join(text for text, _ in cells).strip()
-    numbered = not isinstance(view, IrPane | CodeView)  # whose lines have their own numbers
+    has_own_numbers = isinstance(view, IrPane | CodeView)
     for row in range(first, min(first + count, view.row_count)):
-        yield f"{row + 1} {row_line(view, row)}" if numbered else row_line(view, row)
+        yield row_line(view, row) if has_own_numbers else f"{row + 1} {row_line(view, row)}"
     remaining = view.row_count - first - count
     if remaining > 0:
         yield f"{formatting.count(remaining)} more: show {first + count + 1}-{min(first + 2 * count, view.row_count)}"
@@ -230,7 +235,10 @@ def answer_hint(screen: Screen[Any]) -> str:
 
 
 def ambiguity_text(noun: str, words: Sequence[str], candidates: Candidates) -> str:
-    """Return why `words` do not name exactly one object, whose kind is `noun`, such as "node"."""
+    """Return why `words` do not name exactly one object, whose kind is `noun`, such as "node".
+
+    `candidates` are the names of the objects that match.
+    """
     if not words:
         return f"give the name of a {noun}"
     if not candidates.names:

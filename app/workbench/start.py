@@ -24,7 +24,7 @@ from buddy.themes.textual_themes import textual_themes
 
 
 class Verb(NamedTuple):
-    """A verb of the command line that the first screen offers."""
+    """A verb or an option of the command line that the first screen offers, such as `doctor` or `--help`."""
 
     name: str
 
@@ -33,7 +33,7 @@ class Documentation(NamedTuple):
     """The value of the entry that opens the list of the pages of the documentation."""
 
 
-# The entries for verbs of the command line.
+# The entries of the first screen that run the command line.
 VERBS = (
     PickerChoice("doctor", "check the installation with a small program", Verb("doctor")),
     PickerChoice("help", "list the options and the verbs that need no screen", Verb("--help")),
