@@ -89,7 +89,7 @@ INTERNAL_ERROR_EXIT_CODE = 70
 
 
 class MainScreen(Screen[None]):
-    """The main screen with the panes, and the bindings that work in every pane. Modal screens do not have them."""
+    """The main screen with the panes, and the bindings that work in every pane, but not in the screens over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
 
@@ -125,7 +125,7 @@ class Workbench(App[int]):
 
         `engine`, `directory`, `log` and `reopens_saved_graphs` are those of `Session`. `store` is the folder of the
         session files, by default that of the user. `pane_files` are panes of plug-ins, as `FILE.py:CLASS`. With
-        `watch`, the program is loaded again when its files change. If `shows_tour` is set before the workbench runs, it
+        `watch`, the program is opened again when its files change. If `shows_tour` is set before the workbench runs, it
         starts with the tour.
         """
         super().__init__()
@@ -144,11 +144,13 @@ class Workbench(App[int]):
         self._reopens_saved_graphs, self._pane_files = reopens_saved_graphs, pane_files
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
+        # Functions, because each opened program has a context of its own.
         self.tour = Tour(lambda: self.context.layout, lambda message: self.context.say(message))
         self.shows_tour = False
         self._resizes = ResizeLimiter(self, super().on_event)
         self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
+        # The method of each action, by the id of the action.
         self._methods: dict[str, Method] = {}
         self._busy_period = BusyPeriod()
         CursorView.ascii_mode = ascii_mode
@@ -223,7 +225,10 @@ class Workbench(App[int]):
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """Return the objects other than panes that perform actions, by the names that `Action.target` uses for them."""
+        """Return the objects other than panes that perform actions, with the names that `Action.target` has for them.
+
+        A name may have several objects.
+        """
         return [
             ("app", self),
             ("engine", self.engine_commands),
@@ -307,6 +312,7 @@ class Workbench(App[int]):
         self.call_later(self._open_program, source, arguments)
 
     async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
+        """Save the session, and replace it and everything that shows it by those of another program."""
         previous_session, plugins = self.session, self.workspace.plugins
         self.session_commands.save()
         self.workers.cancel_all()
@@ -342,6 +348,7 @@ class Workbench(App[int]):
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
+        """Arrange the panes for another size of the terminal."""
         clear_region_caches()
         self.context.layout.arrange(event.size.width, event.size.height)
 
@@ -413,15 +420,16 @@ class Workbench(App[int]):
 
         Changes before that redraw share it.
         """
-        scheduled = self._undrawn_topics
-        self._undrawn_topics = scheduled | topics
+        # A redraw is scheduled if there are undrawn topics: a soon one if any of them is not frequent.
+        undrawn = self._undrawn_topics
+        self._undrawn_topics = undrawn | topics
         wait = self._last_draw_time + DRAW_SECONDS - time.monotonic()
         if not topics <= FREQUENT_TOPICS:
-            if scheduled <= FREQUENT_TOPICS:
+            if undrawn <= FREQUENT_TOPICS:
                 self.call_later(self._draw_changes)
-        elif not scheduled and wait > 0:
+        elif not undrawn and wait > 0:
             self.set_timer(wait, self._draw_changes)
-        elif not scheduled:
+        elif not undrawn:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
@@ -475,6 +483,7 @@ class Workbench(App[int]):
     # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
+        """Queue keys, pasted text and changes of size; pass other events to Textual. A click ends a key sequence."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             await self._key_queue.take(event)
         elif isinstance(event, events.Resize):
@@ -486,6 +495,7 @@ class Workbench(App[int]):
             await super().on_event(event)
 
     def _is_on_which_key(self, event: events.MouseDown) -> bool:
+        """Whether a click is on the list of the second keys of a sequence."""
         which_key = self.key_sequences.which_key
         return which_key.display and which_key.region.contains(event.screen_x, event.screen_y)
 
@@ -529,7 +539,7 @@ class Workbench(App[int]):
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return
-        if action.id == "search.end" and not self.pane.search.is_active:
+        if action.id == "search.end" and not self.pane.search.is_active:  # escape without a search
             self.tour.skip()
         pane_id = self.context.layout.pane_id
         self._methods[action.id](*arguments)
@@ -538,12 +548,14 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def on_click(self, event: events.Click) -> None:
+        """Let a click in the graph pane end the step of the tour that asks to move there."""
         if event.widget is self.graph and self.state.captured:
             self.tour.advance_after("move.down", "graph")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Note which pane has focus. When a key goes to the passes pane, its cursor goes to the first change."""
         if isinstance(event.widget, Pane):
-            # A key changes the layout first, and a click the focus.
+            # A key first changes the layout and then the focus, a click first the focus.
             by_key = self.context.layout.pane_id == event.widget.pane_id
             self.context.layout.note_focus(event.widget.pane_id)
             stages = self.ir.stages
@@ -561,7 +573,7 @@ class Workbench(App[int]):
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Write an update of the screen to the terminal: only the cells that have changed."""
+        """Write an update of the screen to the terminal, of which only the cells that have changed."""
         super()._display(screen, self._terminal_cells.as_changes(renderable))
 
     def redraw_screen(self) -> None:
@@ -570,6 +582,7 @@ class Workbench(App[int]):
         self.refresh()
 
     def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text to the clipboard of the terminal, and inside tmux to a buffer of tmux."""
         super().copy_to_clipboard(text)
         copy_to_tmux(text)
 
@@ -585,6 +598,7 @@ class Workbench(App[int]):
         self.source.go_to_selected_node()
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
+        """Show the stage of the pass under the cursor, and redraw the key line."""
         if isinstance(event.view, PassesPane):
             event.view.note_move()
             self._show_pass_stage()
@@ -603,6 +617,7 @@ class Workbench(App[int]):
             event.view.toggle_pass()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
+        """Mark the pass of the shown stage in the passes pane."""
         if not self.ir.stages.is_default:
             self.passes.stop_waiting_for_change()
         self.passes.show_stage(event.row)
@@ -627,6 +642,7 @@ class Workbench(App[int]):
             self.push_screen(Palette(id="--command-palette"))
 
     def watch_theme(self, theme: str) -> None:
+        """Draw the views again, whose colours Textual does not know, after a change of the theme."""
         clear_style_caches()
         for screen in self.screen_stack:
             for view in screen.query("CursorView, CellLine"):

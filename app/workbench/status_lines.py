@@ -42,9 +42,10 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
     right: Cells = [*_engine_cells(state, busy), (" ", "dim")]
     is_wide = width >= _WIDE_COLUMNS
     if state.restored_at:
-        # Before the recipe and the state of the engine, which matter less while the graphs may be outdated.
+        # To the left of the state of the engine, which matters less while the graphs may be outdated.
         right = [("from the last session" if is_wide else "last session", "stale"), (dot, "dim"), *right]
-    origin = ORIGINS[workspace.origin] if is_wide else workspace.origin.replace("none", "")
+    short_origin = "" if workspace.origin == "none" else workspace.origin
+    origin = ORIGINS[workspace.origin] if is_wide else short_origin
     if origin and not workspace.recipe.is_dump:
         right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]
     if state.info is not None:
@@ -56,14 +57,14 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
-    """Return the facts on the graph on the screen in the header, the most important ones first."""
+    """Return the facts about the shown graph that the header has, the most important ones first."""
     info, recipe = state.info, workspace.recipe
     assert info is not None
     if info.is_dump:
         return [f"{len(state.board.rows())} stages", f"{len(info.rows)} source lines" if info.rows else ""]
     threads = formatting.thread_count(recipe.threads)
     target = recipe.target or (state.welcome.target if state.welcome else "")
-    backend = {NATIVE: "", **COMPILER_NAMES}.get(recipe.backend, recipe.backend)
+    backend = "" if recipe.backend == NATIVE else COMPILER_NAMES.get(recipe.backend, recipe.backend)
     facts = [f"{len(info.rows)} nodes", info.dtype, threads, backend, target]
     return [fact for fact in facts if fact]
 
@@ -105,7 +106,11 @@ def status_cells(
     the running job, if the workbench is `busy`.
     """
     left = _status_text(state, message, hint, glyphs, shows_outputs=only_pane in (None, "outputs"))
-    right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state) if busy else []
+    right: Cells = []
+    if not hint and only_pane:
+        right = _pane_cells(panes, only_pane)
+    elif not hint and busy:
+        right = _job_cells(state)
     if only_pane and cells_length(left) + cells_length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
         right = _pane_cells((only_pane,), only_pane)
@@ -125,9 +130,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(" " + message, "text")]
     if state.connection_error:
         # The advice is first, because the message of ssh may be long.
-        todo = (
-            f"press {key_of('rerun')} to restart" if state.silent_seconds else f"press {key_of('rerun')} to reconnect"
-        )
+        todo = f"press {key_of('rerun')} to {'restart' if state.silent_seconds else 'reconnect'}"
         return [(f" {todo}", "dim"), (f" · {state.connection_error}", "text")]
     if state.silent_seconds:
         return [
@@ -172,7 +175,7 @@ def _run_summary(state: State) -> str:
 
 def _changed_text(files: Sequence[str]) -> str:
     """Return a text such as `model.py changed`, which names at most two files, and counts the others."""
-    more = f" and {len(files) - 2} more" * (len(files) > 2)
+    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     return f"{', '.join(files[:2])}{more} changed"
 
 
@@ -194,15 +197,17 @@ def _stopped_workers(state: State) -> list[str]:
 
 
 def _stopped_hint(state: State) -> str:
+    """Return what the user can do about a suspended worker."""
     return f"  press {key_of('cancel')} to cancel" if state.busy else f"  press {key_of('rerun')} to restart"
 
 
 def _problem_text(problem: Diagnostic) -> str:
+    """Return what happened, and where if that is known."""
     return f"{problem.what} ({problem.where})" if problem.where else problem.what
 
 
 def _compile_summary(state: State) -> str:
-    """Return the duration of the last compilation, or for a dump, its first note."""
+    """Return the duration of the last compilation; for a dump, its first note; empty before the first compilation."""
     if state.compiled_recipe is None:
         return ""
     if state.compiled_recipe.is_dump:
@@ -214,7 +219,7 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    """Return how to cancel the running job, more urgently if it makes no progress."""
+    """Return how to cancel the running job; in other words if it has made no progress for some time."""
     is_slow = state.seconds_since_update >= MIN_SHOWN_SECONDS
     return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
@@ -228,7 +233,7 @@ def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
     return [*cells, (" ", "dim")]
 
 
-# An entry of the key line: its cells, and its action or the first key of its key sequences.
+# An entry of the key line: its cells, and what a click on it does: an action, or the first key of key sequences.
 KeyEntry = tuple[Cells, "Action | str"]
 
 
@@ -272,33 +277,39 @@ def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
 
 
 def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]:
-    """Return the entries of the key line that fit into `width` columns, in the order of the line."""
+    """Return the entries of the key line that fit into `width` columns, in the order of the line.
+
+    The last entries, the first keys of sequences, palette and help, are always there.
+    """
     actions = [action for action in ACTIONS if not (situation.is_dump and action.id in PIPELINE_ACTIONS)]
     pane_actions = [action for action in actions if action.pane == pane and action.footer]
     common = {action.id: action for action in actions if action.id in COMMON_ACTIONS}
     other_pane_actions = [action for action in actions if action.footer and action.anywhere and action.pane != pane]
     sequences: list[KeyEntry] = [([(key, "key"), (" more  ", "dim")], key) for key in sequence_prefixes(pane)]
-    last = [
+    common_actions = list(common.values())
+    last_entries = [
         *sequences,
-        *((_action_cells(action, situation), action) for action in list(common.values())[-_ALWAYS_SHOWN:]),
+        *((_action_cells(action, situation), action) for action in common_actions[-_ALWAYS_SHOWN:]),
     ]
     entries: list[KeyEntry] = []
     # The last entry needs no space after it.
-    free_width = width + 1 - sum(cells_length(cells) for cells, _ in last)
-    # In order of importance; an action that does not fit is skipped.
+    free_width = width + 1 - sum(cells_length(cells) for cells, _ in last_entries)
+    # In order of importance: the first three actions of the pane, two common ones, the next one of the pane, two common
+    # ones, and the rest. An action that does not fit is skipped.
     early = [common[name] for name in ("run", "next-pane") if name in common]
     later = [common[name] for name in ("search", "undo") if name in common]
-    others = [action for action in list(common.values())[:-_ALWAYS_SHOWN] if action not in (*early, *later)]
+    others = [action for action in common_actions[:-_ALWAYS_SHOWN] if action not in (*early, *later)]
     order = (*pane_actions[:3], *early, *pane_actions[3:4], *later, *pane_actions[4:], *other_pane_actions, *others)
     for action in order:
         cells = _action_cells(action, situation)
         if cells_length(cells) <= free_width:
             entries.append((cells, action))
             free_width -= cells_length(cells)
-    return [*entries, *last]
+    return [*entries, *last_entries]
 
 
 def _action_cells(action: Action, situation: Situation) -> Cells:
+    """Return the entry of an action: its key, or both keys of a pair such as `[ ]`, and its short name."""
     is_blocked = bool(action.blocked(situation))
     key = " ".join(BY_ID[action_id].key for action_id in _BOTH_DIRECTIONS.get(action.id, (action.id,)))
     return [(key, "faint" if is_blocked else "key"), (f" {action.footer}  ", "faint" if is_blocked else "dim")]

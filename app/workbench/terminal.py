@@ -33,8 +33,8 @@ def _load_buffer(text: str) -> None:
     """Load `text` into a buffer of tmux, and with `-w` into the terminal's clipboard, if tmux has this option (3.2)."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            words = ["tmux", "load-buffer", *option, "-"]
-            process = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_TMUX_TIMEOUT_SECONDS)
+            command = ["tmux", "load-buffer", *option, "-"]
+            process = subprocess.run(command, input=text.encode(), capture_output=True, timeout=_TMUX_TIMEOUT_SECONDS)
             if process.returncode == 0:
                 return
 
@@ -134,7 +134,7 @@ EXIT_SECONDS = 5.0
 
 
 def exit_with_server(driver: type[Driver]) -> type[Driver]:
-    """Return a web driver whose application exits when the server does. Other drivers are returned unchanged."""
+    """Return, for a web driver, a driver whose application exits when the server does; other drivers unchanged."""
     if driver.__module__ != "textual.drivers.web_driver":
         return driver
 
@@ -146,10 +146,12 @@ def exit_with_server(driver: type[Driver]) -> type[Driver]:
             self._write = self._write_if_served
 
         def _write_if_served(self, data: bytes) -> None:
+            """Write output for the server. Does nothing if the server has exited."""
             with contextlib.suppress(BrokenPipeError):
                 os.write(self.fileno, data)
 
         def run_input_thread(self) -> None:
+            """Handle input up to its end. Then exit the application, and kill the process if that takes too long."""
             super().run_input_thread()
             self._app.post_message(ExitApp())
             threading.main_thread().join(EXIT_SECONDS)
@@ -166,7 +168,7 @@ SIGHUP_EXIT_CODE = 129
 
 
 def is_disconnected(descriptor: int) -> bool:
-    """Whether the terminal is disconnected."""
+    """Whether the terminal of a file descriptor is disconnected. Systems without `poll` cannot tell."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

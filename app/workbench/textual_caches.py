@@ -26,7 +26,7 @@ def clear_region_caches() -> None:
 
 
 def clear_style_caches() -> None:
-    """Clear the styles of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
+    """Clear the caches of styles after a change of the theme: tens of thousands of styles and line segments."""
     _clear_caches(rich.color.Color, rich.style.Style, rich.segment.Segment)
     _clear_caches(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
 

@@ -67,6 +67,7 @@ class TourLines(Widget):
         self._text: Cells = []
 
     def show(self, title: str, text: Cells) -> None:
+        """Show a step. The text is wrapped to the width of the screen."""
         self.border_title, self._text = title, text
         self.display = True
         self._fit()
@@ -78,7 +79,8 @@ class TourLines(Widget):
         return wrap_line(self._text, max(self.app.size.width - 2, 10)) if self._text else []
 
     def _fit(self) -> None:
-        self.styles.height = len(self._lines()) + 1  # and the border
+        """Set the height for the width of the screen."""
+        self.styles.height = len(self._lines()) + 1  # one for the border
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -90,7 +92,7 @@ class TourLines(Widget):
         return look_of(self.app.theme).strip(cells, self.size.width, "panel")
 
     def on_click(self, event: events.Click) -> None:
-        if event.get_content_offset(self) is None:
+        if event.get_content_offset(self) is None:  # on the border, which has the title
             self._on_title_clicked()
 
 
@@ -102,6 +104,7 @@ class Tour:
 
     def __init__(self, get_layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
         self._get_layout, self._say = get_layout, say
+        # The index of the step in `STEPS`. It is outside of them before and after the tour.
         self._index = -1
         self.lines = self.make_lines()
 
@@ -130,11 +133,9 @@ class Tour:
     def advance_after(self, action_id: str, pane: Pane) -> None:
         """Go to the next step if the action, which was performed in `pane`, ends the current one."""
         step = self.step
-        if (
-            step is None
-            or action_id not in step.ending_actions
-            or (action_id.startswith("move.") and pane != step.pane)
-        ):
+        if step is None or action_id not in step.ending_actions:
+            return
+        if action_id.startswith("move.") and pane != step.pane:  # moved in another pane
             return
         self._go_to(self._index + 1)
         if self.step is None:
@@ -149,8 +150,8 @@ class Tour:
         if step is None:
             self.lines.hide()
             return
-        number = f"Tour {index + 1}/{len(STEPS)}: {PANE_TITLES[step.pane]}"
-        self.lines.show(f"{number}, {key_of('search.end')} skips", _cells_of(step.text))
+        title = f"Tour {index + 1}/{len(STEPS)}: {PANE_TITLES[step.pane]}, {key_of('search.end')} skips"
+        self.lines.show(title, _cells_of(step.text))
 
 
 def _cells_of(text: str) -> Cells:

@@ -65,6 +65,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class WorkbenchService(AppService):
     """The workbench of one page. Its process gets only the newest size, and exits when the page is closed."""
 
+    # Width and height in cells: the newest size, and the one that was sent last.
     _size = _sent_size = (0, 0)
     _size_task: asyncio.Task[None] | None = None
 
@@ -130,11 +131,11 @@ class TokenServer(Server):
 
     async def _make_app(self) -> web.Application:
         """Return an application that serves only textual-serve's pages, under the token."""
-        inner = await super()._make_app()
-        outer = web.Application(middlewares=[self._guard])
-        outer.add_subapp(f"/{self.token}", inner)
-        outer.on_response_prepare.append(_add_headers)
-        return outer
+        pages = await super()._make_app()
+        application = web.Application(middlewares=[self._guard])
+        application.add_subapp(f"/{self.token}", pages)
+        application.on_response_prepare.append(_add_headers)
+        return application
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -168,7 +169,7 @@ class TokenServer(Server):
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Serve a workbench until the page or the workbench is closed."""
-        width, height = (to_int(request.query.get(name, ""), size) for name, size in (("width", 80), ("height", 24)))
+        width, height = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
         page = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
         await page.prepare(request)
         self._sockets.add(page)
@@ -193,6 +194,7 @@ class TokenServer(Server):
         await asyncio.gather(*(page.close(code=WSCloseCode.GOING_AWAY) for page in list(self._sockets)))
 
     async def on_startup(self, app: web.Application) -> None:
+        """Start the announcement. The task is an attribute, because asyncio itself keeps no reference to it."""
         self._announcing = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
@@ -246,10 +248,11 @@ async def _is_listening(host: str, port: int) -> bool:
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    """Add `_HEADERS` to a response that is about to be sent."""
     response.headers.update(_HEADERS)
 
 
 def serve(command: Sequence[str], host: str, port: int, title: str) -> None:
-    """Serve until ctrl+c. Raises `OSError` if the port is not available."""
+    """Serve the workbench that `command` starts, until ctrl+c. Raises `OSError` if the port is not available."""
     logging.getLogger("aiohttp.access").disabled = True
     TokenServer(command, host, port, title).serve()
