@@ -15,7 +15,6 @@ from buddy.app.actions import replace_keys
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.picker import PickerScreen
-from buddy.app.workbench import key_sequences
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.support.timing import main_thread_wait_seconds
 from buddy.themes.palette import themes
@@ -211,7 +210,7 @@ async def test_a_fast_second_key_lists_nothing_and_a_click_elsewhere_ends_the_se
     workbench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A loaded machine may take long between the two keys.
-    monkeypatch.setattr(key_sequences, "WHICH_KEY_SECONDS", 600.0)
+    monkeypatch.setattr("buddy.app.workbench.key_sequences.WHICH_KEY_SECONDS", 600.0)
     async with workbench("arith_add.py") as bench:
         which_key = bench.app.key_sequences.which_key
         opened: list[str] = []
