@@ -114,7 +114,7 @@ def test_the_application_imports_the_protocol_alone():
     """Only verbs that work on this machine by themselves reach further: no engine elsewhere stands between."""
     local = [
         ROOT / "app" / "cli" / f"{verb}.py"
-        for verb in ("bench", "cache", "coverage", "doctor", "dump_bisection", "engine", "fuzz", "reduce")
+        for verb in ("bench", "cache", "coverage", "doctor", "engine", "fuzz", "reduce")
     ]
     local.append(ROOT / "app" / "commands" / "reduce.py")  # a module is reduced by the user's own tools
     clients = [path for path in sources("app") if path not in local]

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from buddy.app.actions import graph, ir, outputs, passes, recipes, workbench
-from buddy.app.actions.action import BY_ID, PANE_TITLES, PANES, Action, Pane, Precondition, key_of, replace_keys
-from buddy.app.actions.situation import PIPELINE_ACTIONS, Situation, needs_pipeline
+from buddy.app.actions import ir, panes, recipes, workbench
+from buddy.app.actions.action import (
+    BY_ID,
+    PANE_TITLES,
+    PANES,
+    PIPELINE_ACTIONS,
+    Action,
+    Pane,
+    Precondition,
+    Situation,
+    key_of,
+    needs_pipeline,
+    replace_keys,
+)
 
 __all__ = [
     "ACTIONS",
@@ -30,8 +41,8 @@ __all__ = [
 
 # In the order in which the palette and the help list them.
 _ACTIONS: tuple[Action, ...] = (
-    *workbench.PANE_ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.SOURCE_ACTIONS,
-    *outputs.PLUGIN_ACTIONS, *outputs.OUTPUTS_ACTIONS,
+    *workbench.PANE_ACTIONS, *panes.GRAPH_ACTIONS, *panes.PASSES_ACTIONS, *ir.ACTIONS, *panes.SOURCE_ACTIONS,
+    *panes.PLUGIN_ACTIONS, *panes.OUTPUTS_ACTIONS,
     *recipes.ACTIONS, *recipes.FRONTEND_ACTIONS, *recipes.BACKEND_ACTIONS, *recipes.EXPORT_ACTIONS,
     *recipes.PROFILE_ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.app.actions.action import Action
-from buddy.app.actions.situation import (
+from buddy.app.actions.action import (
+    Action,
     needs_captured,
     needs_changed_recipe,
     needs_diagnostic,

@@ -21,8 +21,8 @@ from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import CollectedCompilation, Failure, Headless
 from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, step_indices
 from buddy.app.session.client import EngineClient, EngineError, RequestFailed
-from buddy.app.workspace.frontends import with_frontend
 from buddy.app.workspace.inputs import read_file
+from buddy.app.workspace.presets import with_frontend
 from buddy.compiler.protocol import (
     Assignment,
     Diagnostic,

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from buddy.app.cli.console import Console
-from buddy.app.session.log_file import LogOptions
-from buddy.app.session.remote_host import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
+from buddy.app.session.engine_options import PROGRAM, RECONNECT_SECONDS, LogOptions, RemoteHost, check_host
 from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol import dump_files
 from buddy.compiler.protocol.recipe import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
-from buddy.app.reports.bisections import bisection_json, bisection_lines, write_bisection
+from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
 from buddy.compiler.protocol import Bisect, Criterion, Diagnostic, Progress
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
             return USAGE_ERROR
         return run_verb_on_program(make_parser(), words, _bisect)
     # Imported on demand: a bisection of a program does without it.
-    from buddy.app.cli.dump_bisection import bisect_dump
+    from buddy.app.cli.reduce import bisect_dump
 
     return bisect_dump(options, script)
 

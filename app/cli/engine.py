@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE_ERROR, VERBS, arguments
-from buddy.app.session.remote_host import RECONNECT_SECONDS
+from buddy.app.session.engine_options import RECONNECT_SECONDS
 
 _NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To use it
 from another machine, run on that machine: buddy-tui --remote HOST script.py"""

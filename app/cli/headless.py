@@ -34,7 +34,7 @@ from buddy.app.cli.recipes import (
 )
 from buddy.app.session.progress import PartTimes
 from buddy.app.workspace.files import write_script
-from buddy.app.workspace.frontends import with_steps_of
+from buddy.app.workspace.presets import with_steps_of
 from buddy.compiler.protocol import (
     NOT_APPLIED,
     Assigned,

@@ -11,12 +11,12 @@ from buddy.app.cli.agent import AgentProgram, check_recipe_file
 from buddy.app.cli.headless import Failure
 from buddy.app.cli.trace import find_nodes, node_json
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.bisections import bisection_lines
+from buddy.app.reports.nodes import role_text, training_memory
 from buddy.app.reports.run_report import failure_json
+from buddy.app.reports.searches import bisection_lines
 from buddy.app.reports.share.contents import SharedGraph
 from buddy.app.reports.share.page import may_be_replaced, write_report
 from buddy.app.reports.text.unified import unified_diff
-from buddy.app.reports.training_memory import role_text, training_memory
 from buddy.app.session.stages import align_stages
 from buddy.app.workspace.files import write_text_atomically
 from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse_pipeline, to_steps

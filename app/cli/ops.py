@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.catalogue import make_catalogue_parser, print_matching
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, run_with_engine
+from buddy.app.cli.passes import make_catalogue_parser, print_matching
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import ListOps, OpInfo
 

@@ -1,16 +1,59 @@
-"""`buddy-tui passes [TEXT]`: lists the passes, dialects or backends that the engine has."""
+"""`buddy-tui passes [TEXT]`: lists the passes, dialects or backends that the engine has.
+
+Also has the options and the output that this verb shares with `buddy-tui ops`.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.catalogue import make_catalogue_parser, print_matching
+import msgspec
+
+from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import BackendInfo, DialectInfo, ListPasses, PassInfo
+
+# ---- shared with the verb `ops` --------------------------------------------------------------------------------------
+
+
+Item = TypeVar("Item")
+
+
+def make_catalogue_parser(verb: str, summary: str) -> arguments.Parser:
+    """A parser with the argument TEXT and the options of a verb that lists what the engine has."""
+    parser = arguments.Parser(verb, summary)
+    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that contain TEXT")
+    arguments.add_output_options(parser)
+    arguments.add_engine_options(parser)
+    arguments.add_plugin_option(parser)
+    return parser
+
+
+def print_matching(
+    options: argparse.Namespace,
+    items: Sequence[Item],
+    searched_text: Callable[[Item], str],
+    as_table: Callable[[Sequence[Item]], str],
+) -> int:
+    """Print the items whose `searched_text` contains TEXT, in any case. Returns the exit code: 1 without a match.
+
+    Items are structs of msgspec. They are printed by `as_table`, or with `--json` as a list of objects.
+    """
+    matching = [item for item in items if options.text.lower() in searched_text(item).lower()]
+    if options.json:
+        objects: list[Any] = [msgspec.to_builtins(item) for item in matching]
+        print(json.dumps(objects, indent=2))
+    else:
+        print(as_table(matching) if matching else f"no entry contains {options.text!r}")
+    return 0 if matching else FAILURE
+
+
+# ---- the verb `passes` -----------------------------------------------------------------------------------------------
 
 
 def make_parser() -> arguments.Parser:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import find_preset
-from buddy.app.reports.compile_times import PipelineFacts
+from buddy.app.reports.compilations import PipelineFacts
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol.recipe import Recipe
 

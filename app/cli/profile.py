@@ -12,7 +12,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.compile_times import compile_flame, compile_json, object_times
+from buddy.app.reports.compilations import compile_flame, compile_json, object_times
 from buddy.app.reports.formatting import table
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import GraphInfo, Profile, ProfileReport, Sampling, Stage

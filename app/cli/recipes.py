@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from buddy.app.cli.arguments import is_dump, plugins_of
-from buddy.app.workspace.frontends import with_frontend, with_preset
 from buddy.app.workspace.inputs import inputs_from_file, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse_pipeline, to_steps
+from buddy.app.workspace.presets import with_frontend, with_preset
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase

@@ -13,9 +13,9 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
+from buddy.app.reports.compilations import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.reports.formatting import table
-from buddy.app.reports.frontend_pipelines import FrontendPipeline, frontend_pipelines, phase_stages
-from buddy.app.workspace.frontends import dialects_of
+from buddy.app.workspace.presets import dialects_of
 from buddy.compiler.protocol import (
     FindOrigins,
     FollowNode,

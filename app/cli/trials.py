@@ -12,8 +12,8 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
+from buddy.app.reports.compilations import PassPreview, candidate_passes, deltas_text, rank_previews
 from buddy.app.reports.formatting import table
-from buddy.app.reports.pass_previews import PassPreview, candidate_passes, deltas_text, rank_previews
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 if TYPE_CHECKING:

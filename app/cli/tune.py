@@ -13,7 +13,7 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.tuning import (
+from buddy.app.reports.searches import (
     VariationError,
     attempt_line,
     error_time_rows,
@@ -24,7 +24,7 @@ from buddy.app.reports.tuning import (
 )
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
-from buddy.compiler.protocol.tuning import default_seconds
+from buddy.compiler.protocol.searches import default_seconds
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame

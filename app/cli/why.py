@@ -11,7 +11,7 @@ from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, run_
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.trace import find_nodes, node_json, node_line
 from buddy.app.reports.formatting import table
-from buddy.app.reports.node_history import (
+from buddy.app.reports.nodes import (
     EVERY_LINE,
     NodeRemark,
     instruction_count_remark,

@@ -1,17 +1,116 @@
-"""Chooses the backend of a recipe, the flags of its compiler, and the passes of LLVM's optimiser."""
+"""Chooses the frontend, the backend and the target of a recipe, and exports compiled code."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo
-from buddy.compiler.protocol.recipe import Backend
+from buddy.app.actions import key_of
+from buddy.app.panes.ir_comparison import ComparedStages
+from buddy.app.reports import formatting
+from buddy.app.session.stages import StagePosition
+from buddy.app.workspace.presets import FRONTEND_SUMMARIES, ScreenState, dialects_of, with_frontend
+from buddy.compiler.protocol import (
+    EXPORT_KINDS,
+    BackendDescribed,
+    CheckFlags,
+    DescribeBackend,
+    Export,
+    FlagInfo,
+    NodeRow,
+)
+from buddy.compiler.protocol.recipe import FRONTENDS, TARGETS, TORCH_MLIR, Backend, Dialect, Frontend
 
 if TYPE_CHECKING:
+    from buddy.app.commands.screens import ProvenanceCommands
+    from buddy.app.commands.sessions import SessionCommands
     from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.ir import IrPane
+
+
+# ---- frontend and dialect --------------------------------------------------------------------------------------------
+
+
+class _FrontendChoice(NamedTuple):
+    frontend: Frontend
+    dialect: Dialect
+
+
+class FrontendCommands:
+    """Edits the frontend and the dialect of the recipe, and replaces the passes that depend on them."""
+
+    def __init__(self, context: WorkbenchContext, ir: IrPane, provenance: ProvenanceCommands) -> None:
+        self._context, self._ir, self._provenance = context, ir, provenance
+
+    def choose_frontend(self) -> None:
+        """List every frontend with each dialect that it supports."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        recipe = self._context.workspace.recipe
+        current = _FrontendChoice(recipe.frontend, recipe.dialect)
+        pairs = [_FrontendChoice(frontend, dialect) for frontend in FRONTENDS for dialect in dialects_of(frontend)]
+        choices = [
+            PickerChoice(f"{pair.frontend}, {pair.dialect}", _describe_choice(pair), pair, marked=pair == current)
+            for pair in pairs
+        ]
+        self._context.dialogs.open(PickerScreen("Frontend and target dialect", choices), self._use_frontend)
+
+    def next_dialect(self) -> None:
+        """Switch to the next dialect that the recipe's frontend supports."""
+        recipe = self._context.workspace.recipe
+        dialects = dialects_of(recipe.frontend)
+        next_dialect = dialects[(dialects.index(recipe.dialect) + 1) % len(dialects)]
+        self._use_frontend(_FrontendChoice(recipe.frontend, next_dialect))
+
+    def _use_frontend(self, choice: _FrontendChoice | None) -> None:
+        """Set the frontend and the dialect in the recipe. `None` means that the user chose nothing."""
+        workspace = self._context.workspace
+        recipe = workspace.recipe
+        if choice is None or choice == (recipe.frontend, recipe.dialect):
+            return
+        new_recipe = with_frontend(recipe, self._context.state.presets, *choice)
+        frontend = f"frontend {choice.frontend}, " if choice.frontend != recipe.frontend else ""
+        self._context.edits.edit(new_recipe, f"{frontend}dialect {choice.dialect}")
+
+    def compare_node(self) -> None:
+        """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
+        from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
+
+        info = self._context.state.info
+        if info is not None and info.entry_phase:
+            self._context.say(f"{info.name} was given as IR, so it has no FX nodes to compare")
+            return
+        context = self._context
+
+        def open_comparison(row: NodeRow) -> None:
+            screen = FrontendComparisonScreen(context.session, context.workspace.recipe, row)
+            context.dialogs.open(screen, self._show_result)
+
+        self._provenance.with_node(open_comparison)
+
+    def _show_result(self, result: StagePosition | ComparedStages | None) -> None:
+        """Go to the position that was chosen in the comparison, or compare the stages that were chosen there."""
+        if result is None:
+            return
+        self._context.layout.show_pane("ir")
+        if isinstance(result, ComparedStages):
+            self._ir.comparison.compare_with(result)
+        else:
+            self._ir.jumps.go_to_position(result)
+
+
+def _describe_choice(choice: _FrontendChoice) -> str:
+    if choice.frontend == TORCH_MLIR:
+        return FRONTEND_SUMMARIES[choice.frontend]
+    return f"{FRONTEND_SUMMARIES[choice.frontend]}, {choice.dialect} first"
+
+
+# ---- backend, its flags, and LLVM's passes ---------------------------------------------------------------------------
+
 
 # Values of flag kinds for which the help of the backend's compiler lists no values.
 _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
@@ -214,3 +313,127 @@ def _describe_flag(flag: FlagInfo) -> str:
     """The values or the kind of a flag in angle brackets, followed by its summary."""
     value = "|".join(flag.values) or flag.kind
     return " ".join(part for part in (f"<{value}>" if value else "", flag.summary) if part)
+
+
+# ---- target and export -----------------------------------------------------------------------------------------------
+
+
+# The answer of the picker of targets that lets the user type one.
+_TYPE_TARGET = object()
+
+
+def parse_kinds(text: str, has_plugins: bool = False) -> tuple[str, ...]:
+    """The export kinds in `text`, separated by commas or spaces, each once.
+
+    Plug-ins may register kinds that are not known here: with `has_plugins`, unknown ones are accepted. Raises
+    `ValueError` with the list of known kinds if a kind is unknown or `text` has none.
+    """
+    kinds = text.replace(",", " ").split()
+    if not kinds:
+        raise ValueError(f"give at least one kind; known: {', '.join(EXPORT_KINDS)}")
+    unknown = [kind for kind in kinds if kind not in EXPORT_KINDS]
+    if unknown and not has_plugins:
+        raise ValueError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
+    return tuple(dict.fromkeys(kinds))
+
+
+class ExportCommands:
+    """Edits the target of the recipe; asks for the kinds and the folder of an export, which the engine writes."""
+
+    def __init__(self, context: WorkbenchContext, sessions: SessionCommands) -> None:
+        self._context, self._sessions = context, sessions
+
+    # ---- the target ----------------------------------------------------------------------------------------------
+
+    def choose_target(self) -> None:
+        """List the known targets, and set the chosen or typed one in the recipe."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        target = self._context.workspace.recipe.target
+        choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not target)]
+        choices += [PickerChoice(name, summary, name, marked=name == target) for name, summary in TARGETS.items()]
+        choices.append(
+            PickerChoice(
+                "another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPE_TARGET, marked=False
+            )
+        )
+        self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_target_choice)
+
+    def _use_target_choice(self, choice: object) -> None:
+        if choice is _TYPE_TARGET:
+            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_typed_target)
+        elif choice is not None:
+            self._use_target(str(choice))
+
+    def _use_typed_target(self, text: str) -> None:
+        if text.strip():
+            self._use_target(text)
+
+    def _use_target(self, target: str) -> None:
+        recipe, target = self._context.workspace.recipe, target.strip()
+        if target != recipe.target:
+            self._context.edits.edit(replace(recipe, target=target), f"target {target or 'this machine'}")
+
+    # ---- exports -------------------------------------------------------------------------------------------------
+
+    def ask_export(self) -> None:
+        """Ask for the kinds of an export, then for its folder, and export."""
+        self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._ask_folder)
+
+    def _ask_folder(self, text: str) -> None:
+        """Ask for the folder of an export of the kinds in `text`."""
+        if not text.strip():
+            return
+        try:
+            kinds = parse_kinds(text, bool(self._context.workspace.plugins))
+        except ValueError as error:
+            self._context.say(str(error))
+            return
+        name = self._context.workspace.program_name
+        self._context.dialogs.ask(
+            "export to the folder", f"{name}.export", lambda folder: self._export_to(folder, kinds)
+        )
+
+    def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
+        """Export to the typed folder. Asks before it replaces files."""
+        if not self._context.session.is_local:
+            self._export_on_engine(folder.strip(), kinds)
+            return
+
+        def question(path: Path) -> str:
+            if not path.exists() or not any(path.iterdir()):
+                return ""
+            return f"{folder.strip()} is not empty; files with the same names will be replaced. Write into it?"
+
+        def start(path: Path, confirmed: bool) -> None:
+            self._context.jobs.begin("export", partial(self._export, str(path), kinds, force=confirmed))
+
+        self._context.files.use_path(folder, start, question, failure="cannot be written to")
+
+    def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
+        """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
+        if folder:
+            question = (
+                f"Files with the same names in {folder}, on the engine's machine, will be replaced. Write into it?"
+            )
+            self._context.files.after_confirmation(
+                question, lambda: self._context.jobs.begin("export", partial(self._export, folder, kinds, force=True))
+            )
+
+    async def _export(self, folder: str, kinds: tuple[str, ...], *, force: bool) -> None:
+        """Let the engine write the export. With `force`, files with the same names are replaced."""
+        recipe = self._context.workspace.recipe
+        arguments = ("-o", folder, "--kind", ",".join(kinds))
+        command = self._sessions.command_line(
+            ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=arguments)
+        )
+        export_request = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
+        self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
+        cancelled_message = f"Cancelled. Nothing was exported; press {key_of('export')} to export again"
+        request = self._context.session.request(export_request)
+        exported = await self._context.jobs.result_of(request, "nothing was exported", cancelled_message)
+        if exported is not None:
+            size = formatting.size(sum(file.size for file in exported.files))
+            self._context.say(
+                f"wrote {len(exported.files)} files ({size}) to {exported.folder}; its README.md says how to build them"
+            )

@@ -1,4 +1,4 @@
-"""Opens the screens for phases, failures, values, plots, numerics, themes, the log and help."""
+"""Opens screens: phases, failures, values, plots, numerics, themes, log and help; and the provenance of a node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buddy.app.actions import key_of
+from buddy.app.reports.nodes import (
+    EVERY_LINE,
+    MACHINE_CODE,
+    NodeRemark,
+    instruction_count_remark,
+    is_computed,
+    node_history,
+)
+from buddy.app.reports.python_lines import parse_location
+from buddy.app.session.stages import StagePosition, StageRow
+from buddy.compiler.protocol import ExplainCode, FollowNode, NodeRow, Stage
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -15,6 +27,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
+    from buddy.app.panes.source import SourcePane
 
 
 class ScreenCommands:
@@ -139,3 +152,176 @@ class ScreenCommands:
         from buddy.app.screens.detail import help_screen
 
         self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))
+
+
+# ---- the provenance of a node ----------------------------------------------------------------------------------------
+
+
+# The number of a node's lines that are shown for each stage.
+_MAX_LINES_PER_STAGE = 50
+
+# LLVM's remarks, like those of `CodeExplained`: (`LLVM`, node, text) each.
+Remarks = tuple[tuple[str, str, str], ...]
+
+
+class ProvenanceCommands:
+    """Opens screens about the node under the cursor of the graph pane or the IR pane."""
+
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane, source: SourcePane) -> None:
+        self._context, self._graph, self._ir, self._source = context, graph, ir, source
+        # A cache with at most one entry: LLVM's remarks on the recipe for which they were requested last.
+        self._llvm_remarks: dict[Recipe, Remarks] = {}
+
+    def follow_node(self) -> None:
+        """Show the IR of a node at every stage."""
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._follow, row))
+
+    def open_history(self) -> None:
+        """Show what each pass did to a node, or why the pass left it unchanged."""
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._open_history, row))
+
+    def open_python(self) -> None:
+        """Go to the line that a node comes from in the source pane."""
+        self.with_node(self._open_python)
+
+    # ---- choice of the node --------------------------------------------------------------------------------------
+
+    def with_node(self, act: Callable[[NodeRow], object]) -> None:
+        """Call `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""
+        info = self._context.state.info
+        rows = {row.stable: row for row in info.rows} if info is not None else {}
+        line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
+        current = self._graph.current
+        current_names = (current.stable,) if current is not None else ()
+        names = line.nodes if line is not None else current_names
+        nodes = [rows[name] for name in names if name in rows]
+        if not nodes:
+            self._context.say("this line comes from no node of the graph" if line is not None else "no node here")
+        elif len(nodes) == 1:
+            act(nodes[0])
+        else:
+            self._ask_node(nodes, line.derived_nodes if line is not None else (), act)
+
+    def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
+        """Let the user choose one of `rows`, and call `act` with it.
+
+        `derived` are the stable names of nodes that were derived for the line, because a pass had dropped its location.
+        """
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        def act_on_choice(row: NodeRow | None) -> None:
+            if row is not None:
+                act(row)
+
+        node = self._context.selection.node
+        choices = [
+            PickerChoice(
+                row.display_name, row.target + " (derived)" * (row.stable in derived), row, marked=row.stable == node
+            )
+            for row in rows
+        ]
+        self._context.dialogs.open(PickerScreen("Nodes of this line", choices), act_on_choice)
+
+    # ---- the screens ---------------------------------------------------------------------------------------------
+
+    async def _follow(self, row: NodeRow) -> None:
+        """Open the screen with the lines of a node in each stage."""
+        stage_rows = self._context.state.board.rows()
+        texts = tuple(dict.fromkeys(stage_row.stage.text for stage_row in stage_rows))
+        answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _MAX_LINES_PER_STAGE))
+        if answer is None:
+            return
+        from buddy.app.screens.stage_lists import FollowScreen, ProvenanceStep
+
+        traces = {trace.text: trace for trace in answer.traces}
+        steps = [
+            ProvenanceStep(stage_row, trace)
+            for stage_row in stage_rows
+            if (trace := traces.get(stage_row.stage.text)) is not None
+        ]
+        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.chosen_key), self._go_to_position)
+
+    def _go_to_position(self, position: StagePosition | None) -> None:
+        if position is not None:
+            self._context.layout.show_pane("ir")
+            self._ir.jumps.go_to_position(position)
+
+    async def _open_history(self, row: NodeRow) -> None:
+        """Open the screen with the history of a node. LLVM's remarks, which take longer, are added when they arrive."""
+        from buddy.app.screens.stage_lists import NodeHistoryScreen
+
+        state = self._context.state
+        stage_rows, assignment = state.board.rows(), state.assignments.get(row.stable)
+        instruction_counts = await self._count_instructions(row, stage_rows)
+
+        def history(llvm_remarks: Remarks) -> list[NodeRemark]:
+            remarks, stages = (*state.remarks, *llvm_remarks), [stage_row.stage for stage_row in stage_rows]
+            return [*node_history(row, assignment, remarks, stages), *instruction_counts]
+
+        self._context.selection.select_node(row.stable)
+        recipe = self._context.workspace.recipe
+        # Without machine code, LLVM has made no remarks.
+        needs_remarks = bool(instruction_counts) and recipe not in self._llvm_remarks
+        screen = NodeHistoryScreen(
+            row.display_name,
+            history(self._llvm_remarks.get(recipe, ())),
+            "waiting for LLVM's remarks" if needs_remarks else "",
+        )
+        self._context.dialogs.open(screen, lambda remark: self._go_to_stage(remark, stage_rows))
+        if needs_remarks:
+            llvm_remarks = await self._fetch_llvm_remarks(recipe)
+            if screen.is_current:
+                screen.show(history(llvm_remarks))
+                screen.show_progress("")
+
+    async def _fetch_llvm_remarks(self, recipe: Recipe) -> Remarks:
+        """LLVM's remarks on the code of a recipe; empty, after a message with the reason, if the request fails."""
+        answer = await self._context.queries.request(ExplainCode(0, recipe))
+        if answer is None:
+            return ()
+        self._llvm_remarks = {recipe: answer.remarks}
+        return answer.remarks
+
+    async def _count_instructions(self, row: NodeRow, stage_rows: list[StageRow]) -> list[NodeRemark]:
+        """A remark with the number of instructions that come from a node and the functions that contain them.
+
+        Empty if there is no assembly yet, or no code is generated for the node.
+        """
+        assembly = next((stage_row.stage for stage_row in stage_rows if stage_row.stage.language == "asm"), None)
+        if assembly is None or not is_computed(row):
+            return []
+        answer = await self._context.queries.request(FollowNode(0, (assembly.text,), row.stable, EVERY_LINE))
+        symbols = await self._context.queries.list_symbols(assembly.text, assembly.language)
+        return [instruction_count_remark(answer.traces, symbols)] if answer is not None else []
+
+    def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
+        """Show the stage of the pass that made the remark."""
+        if remark is None:
+            return
+        stage_row = next((stage_row for stage_row in stage_rows if _has_remark(stage_row.stage, remark)), None)
+        if stage_row is None:
+            self._context.say(f"no stage was recorded for {remark.step}")
+            return
+        self._context.layout.show_pane("ir")
+        self._ir.choose(stage_row)
+
+    def open_line(self, line: str, subject: str) -> None:
+        """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""
+        location = parse_location(line)
+        if location is None:
+            self._context.say(f"the Python line of {subject} is unknown")
+        else:
+            self._source.show_location(location)
+
+    def _open_python(self, row: NodeRow) -> None:
+        location = self._context.selection.python_lines.location_of(row.stable)
+        if location is None:
+            self._context.say(f"the Python line of {row.display_name} is unknown")
+            return
+        self._context.selection.select_node(row.stable)
+        self._source.show_location(location)
+
+
+def _has_remark(stage: Stage, remark: NodeRemark) -> bool:
+    """Whether a remark is about a stage: made by its pass, or about machine code if the stage is assembly."""
+    return stage.language == "asm" if remark.step == MACHINE_CODE else stage.name == remark.step

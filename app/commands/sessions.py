@@ -1,20 +1,24 @@
-"""Saves and restores the session, writes reproducers and reports, and copies the equivalent command line."""
+"""The session of a program: runs and cancels jobs, opens programs, saves the session, writes reproducers, reports."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from buddy.app.actions import key_of
 from buddy.app.panes.ir_comparison import DIFF_MODES
+from buddy.app.reports.progress_texts import cancelled_text
 from buddy.app.session.requests import UnavailableError
-from buddy.app.workspace.command_line import ScreenState, headless_command
-from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
-from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
+from buddy.app.workspace.inputs import relative_to_working_directory
+from buddy.app.workspace.presets import ScreenState, headless_command
+from buddy.app.workspace.recipe_files import saved_drafts
+from buddy.app.workspace.session_file import Bookmarks, SavedSession, SessionFile, without_content
+from buddy.app.workspace.sources import Program, RecentPrograms
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -23,6 +27,150 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
     from buddy.app.reports.share.contents import SharedGraph
+
+
+# ---- the jobs of the engine ------------------------------------------------------------------------------------------
+
+
+# The message while jobs are being cancelled.
+_CANCELLING = "cancelling"
+
+
+class EngineCommands:
+    """Starts and stops the jobs of the engine. `stop_reduction` stops a reduction, which runs in this process."""
+
+    def __init__(self, context: WorkbenchContext, stop_reduction: Callable[[], object]) -> None:
+        self._context, self._stop_reduction = context, stop_reduction
+
+    def run_program(self) -> None:
+        """Compile and run the shown graph, and compare it with eager."""
+        self._context.session.run()
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs of the engine, and stop a reduction. `report_cancelled` is called when they have ended."""
+        self._context.session.cancel()
+        self._stop_reduction()
+        self._context.say(_CANCELLING)
+
+    def report_cancelled(self) -> None:
+        """Show that jobs were cancelled, with the key that starts them again, unless another message is shown."""
+        if self._context.status.message != _CANCELLING:
+            return
+        if self._context.state.opening_cancelled:
+            self._context.say(cancelled_text())
+            return
+        is_compiled = self._context.state.compiled_recipe == self._context.workspace.recipe
+        self._context.say(f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}")
+
+    def start_over(self) -> None:
+        """Restart the engine, and run the script again. If the connection to it failed, connect again instead."""
+        session, state = self._context.session, self._context.state
+        if state.connection_error and not state.silent_seconds:
+            session.reconnect()
+            return
+        session.start_over()
+        self._context.say("restarting the engine; the script runs again")
+
+    def toggle_auto(self) -> None:
+        """Switch between running the program after each edit and only on request."""
+        session = self._context.session
+        session.auto_run = not session.auto_run
+        if session.auto_run:
+            self._context.say("the program runs after each edit")
+        else:
+            self._context.say(f"the program runs only when you press {key_of('run')}")
+
+    def toggle_watch(self) -> None:
+        """Start or stop reopening the program when one of its files changes."""
+        session = self._context.session
+        session.toggle_watching()
+        if session.watching:
+            self._context.say("file watching is on: the program is reopened when a file changes")
+        else:
+            self._context.say("file watching is off")
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
+
+
+# Called with the source and the arguments of the script.
+OpenProgram = Callable[[str, tuple[str, ...]], object]
+
+
+class ProgramCommands:
+    """Opens another program, lists recent ones, and notices changed files.
+
+    `open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel.
+    """
+
+    def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
+        self._context, self._open_program, self._is_busy = context, open_program, is_busy
+        self._recent = RecentPrograms(context.workspace.store)
+        self._is_checking = False
+
+    def add_to_recent(self) -> None:
+        """Put the program of the workbench first in the list of recent programs."""
+        self._recent.add(self._context.workspace.source, self._context.workspace.arguments)
+
+    def ask_program(self) -> None:
+        """Choose a recent program, or type a path, and open it."""
+        from buddy.app.screens.programs import ProgramScreen
+
+        recent, workspace = self._recent.read(), self._context.workspace
+        # The open program is last, so that the first entry is the program that was open before.
+        others = [program for program in recent if not self._is_shown(program)]
+        opened_at = recent[0].opened_at if recent else 0.0
+        current = Program(workspace.source, workspace.arguments, opened_at)
+        programs = [*others, current] if len(others) < len(recent) else others
+        screen = ProgramScreen(programs, local=self._context.session.is_local)
+        self._context.dialogs.open(screen, self._confirm)
+
+    def _is_shown(self, program: Program) -> bool:
+        """Whether `program` is the one that is open."""
+        workspace = self._context.workspace
+        return workspace.is_same_program(program.source, program.arguments)
+
+    def _confirm(self, program: Program | None) -> None:
+        """Open the program, after a question if that would lose something."""
+        if program is None:
+            return
+        name = relative_to_working_directory(program.text)
+        problem = self._context.workspace.problem
+        losses = ["what is running will be cancelled"] if self._is_busy() else []
+        losses += [f"the edits of this program are not saved: {problem}"] if problem else []
+        if losses:
+            losses_text = "; ".join(losses)
+            question = f"{losses_text[0].upper()}{losses_text[1:]}. Open {name}?"
+            self._context.dialogs.confirm(question, lambda: self._open(program), "the program was not changed")
+        else:
+            self._open(program)
+
+    def _open(self, program: Program) -> None:
+        self._open_program(program.source, program.arguments)
+
+    # ---- changes of the files ------------------------------------------------------------------------------------
+
+    async def check_files(self) -> None:
+        """Record in the state which files of the program have changed since it was captured.
+
+        Does nothing while the files are watched, the program is being opened, or another check runs.
+        """
+        session, state = self._context.session, self._context.state
+        if session.watching or self._is_checking or "open" in state.jobs.values():
+            return
+        self._is_checking = True
+        try:
+            # In a thread, because a file may be on a slow network.
+            changed = tuple(await asyncio.to_thread(session.file_states.changed_names))
+        finally:
+            self._is_checking = False
+        if changed != state.changed_files:
+            state.changed_files = changed
+            session.notify(frozenset({"status", "outputs"}))
+
+
+# ---- the session file, reproducers and reports -----------------------------------------------------------------------
+
 
 # Seconds from a change until the session is saved, and from a failed save until the next attempt.
 SAVE_SECONDS = 0.5
@@ -89,7 +237,7 @@ class SessionCommands:
                 messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
         return messages
 
-    def _restore_bookmarks(self, saved: SavedScreen) -> str:
+    def _restore_bookmarks(self, saved: SavedSession) -> str:
         """Restore the saved bookmarks, if any. Returns an error message if they are invalid, else an empty string."""
         if saved.bookmarks is not None:
             try:
@@ -152,9 +300,9 @@ class SessionCommands:
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._save_failed = bool(problem)
 
-    def _current_screen(self, ir: IrPane) -> SavedScreen:
+    def _current_screen(self, ir: IrPane) -> SavedSession:
         """The state of the screen that the session file has."""
-        return SavedScreen(
+        return SavedSession(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
             ir.stages.expected_key,

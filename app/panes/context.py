@@ -16,7 +16,7 @@ from buddy.app.reports.formatting import Glyphs, short_location
 from buddy.app.reports.python_lines import PythonLines, PythonLocation
 from buddy.app.screens.modal import Dialogs, FileWriter
 from buddy.app.screens.results import Results
-from buddy.app.session.recipe_editor import RecipeEditor
+from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
 from buddy.app.workspace.session_file import Bookmarks

@@ -10,17 +10,17 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.node_columns import NodeColumns
 from buddy.app.panes.pane import RowMark
-from buddy.app.reports import lowerings, numerics
+from buddy.app.reports import nodes, numerics
 from buddy.app.reports.formatting import short_location
-from buddy.app.reports.node_history import path_details
-from buddy.app.reports.profile import node_time_summary
-from buddy.app.reports.progress_texts import waiting_texts
-from buddy.app.reports.training_memory import (
+from buddy.app.reports.nodes import (
+    path_details,
     role_and_bytes,
     role_text,
     training_memory,
     training_summary,
 )
+from buddy.app.reports.profile import node_time_summary
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
@@ -65,7 +65,7 @@ class GraphPane(NodeColumns):
         assignment = self.assignment_of(row)
         if self.workspace.recipe.is_dump:
             return [(short_location(row.location), "dim")]
-        parts = [lowerings.short_target(row.target), role_and_bytes(row), short_location(row.location)]
+        parts = [nodes.short_target(row.target), role_and_bytes(row), short_location(row.location)]
         if assignment is not None:
             parts += [assignment.reason, assignment.integers, assignment.precision, assignment.precision_reason]
             parts += [f"in @{assignment.function}" if assignment.function else ""]
@@ -193,20 +193,20 @@ class GraphPane(NodeColumns):
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
         choices = [
-            PickerChoice(name, lowerings.lowering_summary(name, assignment), name, name == self.lowering_of(row))
+            PickerChoice(name, nodes.lowering_summary(name, assignment), name, name == self.lowering_of(row))
             for name in names
         ]
         if assignment.multiplies:
             selected = self.precision_of(row)
             choices += [
-                PickerChoice(name, lowerings.PRECISION_TEXTS[name], f"{_PRECISION_PREFIX}{name}", name == selected)
+                PickerChoice(name, nodes.PRECISION_TEXTS[name], f"{_PRECISION_PREFIX}{name}", name == selected)
                 for name in PRECISIONS
             ]
         subject = "Lowering and precision" if assignment.multiplies else "Lowering"
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"{subject} of {row.display_name} ({lowerings.short_target(row.target)})",
+                f"{subject} of {row.display_name} ({nodes.short_target(row.target)})",
                 [*choices, PickerChoice("reset", default, RESET_CHOICE)],
             ),
             lambda choice: self._use_choice(row, assignment, choice),
@@ -308,7 +308,7 @@ class GraphPane(NodeColumns):
         if assignment is None:
             return ""
         recipe, precision = self.workspace.recipe, self.precision_of(row)
-        return lowerings.precision_summary(row.stable, recipe, assignment, precision, self._gain(row))
+        return nodes.precision_summary(row.stable, recipe, assignment, precision, self._gain(row))
 
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from buddy.compiler.protocol import NodeRow
+from buddy.compiler.protocol.compatibility import FILTER_FIELDS
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.renamed import FILTER_FIELDS
 
 # ---- the tree of modules ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, diff_layout_at
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import DiffRows
+from buddy.app.reports.text.rows import DiffRows
 from buddy.app.session.stages import StageRow, find_counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage

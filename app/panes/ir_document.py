@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from buddy.app.reports.text.abbreviations import Expansions
-from buddy.app.reports.text.differences import DiffLayout, DiffRows
-from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
+from buddy.app.reports.text.rows import DiffLayout, DiffRows, Folds, TextFold, unfold_line
 from buddy.app.session.line_cache import AnnotatedLine, LineCache
 from buddy.app.session.stages import StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest

@@ -13,8 +13,7 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.jobs import StageQueries
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Folds, TextFold
+from buddy.app.reports.text.rows import DiffRows, Folds, TextFold
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest

@@ -11,8 +11,7 @@ from buddy.app.panes.ir_comparison import IrComparison
 from buddy.app.panes.ir_document import NO_CONTENT, IrContent, IrDocument, IrView
 from buddy.app.panes.ir_folds import IrFolds
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Folds
+from buddy.app.reports.text.rows import DiffRows, Folds
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.line_cache import PAGE_LINES, AnnotatedLine
 from buddy.app.session.stages import StageKey, StageRow

@@ -17,7 +17,7 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_lines import TAB_WIDTH, IrTypes
 from buddy.app.panes.ir_names import IrNames, use_pattern
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import DiffLayout, DiffRow
+from buddy.app.reports.text.rows import DiffLayout, DiffRow
 from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.code_view import LEXED_BEYOND_EDGE

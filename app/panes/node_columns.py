@@ -7,10 +7,10 @@ from typing import Literal
 
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.node_table import NodeTable
-from buddy.app.reports import lowerings, numerics
+from buddy.app.reports import nodes, numerics
 from buddy.app.reports.formatting import short_location
+from buddy.app.reports.nodes import TrainingMemory, node_bytes
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
-from buddy.app.reports.training_memory import TrainingMemory, node_bytes
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import NodeRow, Peak
@@ -54,7 +54,7 @@ class NodeColumns(NodeTable):
             Column(
                 "target",
                 22,
-                lambda row: (lowerings.short_target(row.target), "dim"),
+                lambda row: (nodes.short_target(row.target), "dim"),
                 # In training, the column with the bytes is shown in narrower panes than this one.
                 min_width=100 if is_training else 72,
             ),
@@ -257,7 +257,7 @@ class NodeColumns(NodeTable):
     def _lowering_cell(self, row: NodeRow) -> Cell:
         lowering = self.lowering_of(row)
         if lowering in ("", EAGER):
-            return (lowering or lowerings.opcode_text(row.opcode), "dim")
+            return (lowering or nodes.opcode_text(row.opcode), "dim")
         assignment = self.assignment_of(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 

@@ -21,8 +21,8 @@ from buddy.app.panes.graph_nodes import (
     tree_rows,
 )
 from buddy.app.panes.pane import LinkedPane, TablePane
+from buddy.app.reports.nodes import bytes_text
 from buddy.app.reports.profile import TimedNode
-from buddy.app.reports.training_memory import bytes_text
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.widgets.look import Cells, align_both_ends
 from buddy.app.widgets.table import Column, cells_text, columns_at, table_row

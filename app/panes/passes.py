@@ -16,7 +16,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import TablePane
 from buddy.app.panes.pass_rows import fold_rows, insertion_index, new_step, pass_rows, row_keys
 from buddy.app.reports import formatting
-from buddy.app.reports.pass_previews import candidate_passes
+from buddy.app.reports.compilations import candidate_passes
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import PassRow, StageKey, StageRow

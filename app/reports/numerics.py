@@ -14,7 +14,7 @@ from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.tuning import NodePrecision
+from buddy.compiler.protocol.searches import NodePrecision
 
 # The names of the references with which nodes are compared.
 REFERENCES = {"eager": "eager", "float64": "double precision"}

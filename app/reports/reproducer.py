@@ -17,7 +17,7 @@ import msgspec
 
 from buddy.app.reports.run_report import run_report_json
 from buddy.app.session.stages import stage_file_name
-from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, file_formats
+from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, compatibility
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.source_locations import split_source
 
@@ -190,7 +190,7 @@ def _copy_sources(
     script = _copy_script(folder, recipe.source)
     files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
     return ReproducerDescription(
-        file_formats.REPRODUCER.latest,
+        compatibility.REPRODUCER.latest,
         recipe.source,
         recipe.arguments,
         script,
@@ -251,7 +251,7 @@ def read_description(folder: Path) -> ReproducerDescription:
     path = folder / DESCRIPTION_FILE
     try:
         content = path.read_bytes()
-        file_formats.REPRODUCER.check_stamp(msgspec.json.decode(content, type=file_formats.Stamp))
+        compatibility.REPRODUCER.check_stamp(msgspec.json.decode(content, type=compatibility.Stamp))
         description = msgspec.json.decode(content, type=ReproducerDescription)
     except OSError as error:
         raise ValueError(f"{folder} is not a reproducer: {path.name}: {error.strerror}") from error

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from buddy.app.actions import BY_ID
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.formatting import short_location
-from buddy.app.reports.tuning import ranked_nodes, saving_text, timed_by_error, tuning_lines
+from buddy.app.reports.searches import bisection_lines, ranked_nodes, saving_text, timed_by_error, tuning_lines
 from buddy.compiler.protocol import Attempted, BisectionResult, GraphInfo, NodeRow, ProfileReport, Tuned
 from buddy.compiler.protocol.numerics import NumericsReport
 

@@ -11,7 +11,7 @@ import msgspec
 
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
-from buddy.app.reports.training_memory import bytes_text, training_memory, training_summary
+from buddy.app.reports.nodes import bytes_text, training_memory, training_summary
 from buddy.app.session.progress import PART_DESCRIPTIONS, PartTimes
 from buddy.compiler.protocol import (
     COMPILER_NAMES,

@@ -22,8 +22,8 @@ from buddy.app.session.session import Session
 from buddy.app.widgets.look import Cells, look_of
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.search import FoundLines, ViewSearch
-from buddy.app.workspace.drafts import EditorDraft
 from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse_pipeline
+from buddy.app.workspace.recipe_files import EditorDraft
 from buddy.compiler.protocol import CheckIr, PassInfo
 
 # The draft is saved when the text has not changed for this many seconds.

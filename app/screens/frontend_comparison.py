@@ -11,13 +11,13 @@ from textual.containers import Container, Vertical
 
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.reports import formatting
-from buddy.app.reports.frontend_pipelines import FrontendPipeline, frontend_pipelines, phase_stages
+from buddy.app.reports.compilations import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.stages import StageKey, StagePosition
 from buddy.app.widgets.code_view import NodeLine, NodeLines
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workspace.frontends import dialects_of
+from buddy.app.workspace.presets import dialects_of
 from buddy.compiler.protocol import FollowNode, Frame, NodeRow, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Recipe
 

@@ -9,7 +9,7 @@ from textual import work
 from textual.binding import Binding, BindingType
 
 from buddy.app.reports import numerics
-from buddy.app.reports.lowerings import short_target
+from buddy.app.reports.nodes import short_target
 from buddy.app.reports.results import GoToNode, Result, ResultAnswer, numerics_result
 from buddy.app.screens.modal import TableScreen
 from buddy.app.session.requests import Requester

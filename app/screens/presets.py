@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.ir_comparison import TitledRecipe
 from buddy.app.reports import formatting
-from buddy.app.reports.compile_times import PipelineFacts
+from buddy.app.reports.compilations import PipelineFacts
 from buddy.app.screens.modal import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting
-from buddy.app.reports.node_history import NodeRemark, remark_text
+from buddy.app.reports.nodes import NodeRemark, remark_text
 from buddy.app.reports.text.search_hits import StageHits, stage_note
 from buddy.app.screens.modal import ListScreen, TableScreen
 from buddy.app.session.stages import StageKey, StagePosition, StageRow

@@ -10,8 +10,8 @@ from textual import work
 from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting
+from buddy.app.reports.compilations import PassPreview, deltas_text, rank_previews
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, fallback_rows, fallbacks_summary, reason_and_fix
-from buddy.app.reports.pass_previews import PassPreview, deltas_text, rank_previews
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
 from buddy.app.screens.modal import TableScreen
 from buddy.app.session.requests import Requester

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.engine_options import NO_LOG, LogOptions, RemoteHost
 from buddy.app.session.transport import EngineError as EngineError
 from buddy.app.session.transport import ProcessTransport, ResumingTransport, Transport
 from buddy.compiler.protocol import (
@@ -31,9 +30,8 @@ from buddy.compiler.protocol import (
     Welcome,
     answer_type,
 )
-from buddy.compiler.protocol.connection import version_of_peer
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, FrameError, WireError, encode, version_of_peer
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.actions import key_of
-from buddy.app.session.file_watch import FileStates, Watcher, change_text
-from buddy.app.session.heartbeat import Heartbeat
+from buddy.app.session.engine_options import NO_LOG, LogOptions, RemoteHost
 from buddy.app.session.line_cache import PAGE_LINES, PREFETCH_LINES, LineCache
-from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.monitors import FileStates, FileWatcher, Heartbeat, change_text
 from buddy.app.session.requests import UnavailableError
 from buddy.app.session.state import STATE_TOPICS, STATUS, State, Topic
-from buddy.app.workspace.frontends import apply_overrides
+from buddy.app.workspace.presets import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.dump_files import is_dump
@@ -84,7 +82,7 @@ class Session:
         # The frontend with which the program was opened last.
         self._opened_frontend: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
-        self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
+        self._watcher = FileWatcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
         # When the last engines were started, by `time.monotonic`.

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from buddy.app.session.graph_state import GraphState, Job
 from buddy.app.session.progress import PartTimes, RemainingTimeEstimate
-from buddy.app.session.stages import StageBoard
+from buddy.app.session.stages import GraphState, Job, StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import F32, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
-from buddy.compiler.protocol.tuning import NodePrecision
+from buddy.compiler.protocol.searches import NodePrecision
 
 ItemKey = TypeVar("ItemKey")
 Item = TypeVar("Item")

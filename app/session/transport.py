@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from buddy.app.session.log_file import NO_LOG, LogFile, LogOptions
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.engine_options import NO_LOG, LogFile, LogOptions, RemoteHost
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.resumable_stream import (
     EXIT_UNANSWERED,

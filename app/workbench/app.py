@@ -22,24 +22,14 @@ from textual.worker import WorkerFailed
 
 from buddy.app import actions
 from buddy.app.actions.key_map import Keymap
-from buddy.app.commands.backend import BackendCommands
-from buddy.app.commands.bisect import BisectCommands
-from buddy.app.commands.compare import CompareCommands
-from buddy.app.commands.edit_text import TextEditCommands
-from buddy.app.commands.engine import EngineCommands
-from buddy.app.commands.exports import ExportCommands
-from buddy.app.commands.frontend import FrontendCommands
-from buddy.app.commands.graphs import GraphCommands
-from buddy.app.commands.profile import ProfileCommands
-from buddy.app.commands.programs import ProgramCommands
-from buddy.app.commands.provenance import ProvenanceCommands
-from buddy.app.commands.recipe_edits import RecipeEditCommands
-from buddy.app.commands.reduce import ReduceCommands
-from buddy.app.commands.run import RunCommands
-from buddy.app.commands.screens import ScreenCommands
-from buddy.app.commands.sessions import SessionCommands
-from buddy.app.commands.subgraphs import SubgraphCommands
-from buddy.app.commands.tune import TuneCommands
+from buddy.app.commands.backend import BackendCommands, ExportCommands, FrontendCommands
+from buddy.app.commands.graphs import GraphCommands, SubgraphCommands
+from buddy.app.commands.performance import ProfileCommands, TuneCommands
+from buddy.app.commands.recipe_edits import RecipeEditCommands, TextEditCommands
+from buddy.app.commands.reduce import BisectCommands, ReduceCommands
+from buddy.app.commands.run import CompareCommands, RunCommands
+from buddy.app.commands.screens import ProvenanceCommands, ScreenCommands
+from buddy.app.commands.sessions import EngineCommands, ProgramCommands, SessionCommands
 from buddy.app.panes.context import Layout, Selection, WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -53,24 +43,28 @@ from buddy.app.reports import formatting
 from buddy.app.screens.modal import ConfirmScreen, Dialogs, FileWriter
 from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
-from buddy.app.session.log_file import NO_LOG, LogOptions
+from buddy.app.session.engine_options import NO_LOG, LogOptions, RemoteHost
 from buddy.app.session.progress import BusyPeriod
-from buddy.app.session.recipe_editor import RecipeEditor
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.textual_helpers import screen_bindings
-from buddy.app.workbench import status_lines
+from buddy.app.workbench import border_lines
 from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.changed_cells import DirtyLinesCompositor, TerminalCells
-from buddy.app.workbench.crash_log import save_crash_log
-from buddy.app.workbench.dispatch import Method, methods_of_actions
+from buddy.app.workbench.dispatch import ActionCommands, KeySequences, Method, Palette, methods_of_actions
 from buddy.app.workbench.key_queue import KeyQueue
-from buddy.app.workbench.key_sequences import KeySequences
-from buddy.app.workbench.palette import ActionCommands, Palette
-from buddy.app.workbench.terminal import ResizeLimiter, copy_to_tmux, exit_with_server, read_pastes_as_text
-from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
+from buddy.app.workbench.terminal import (
+    ResizeLimiter,
+    clear_region_caches,
+    clear_style_caches,
+    clear_widget_cache,
+    copy_to_tmux,
+    exit_with_server,
+    read_pastes_as_text,
+    save_crash_log,
+)
 from buddy.app.workbench.tour import Tour
 from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, record_first_script
 from buddy.app.workspace.settings import Settings
@@ -650,7 +644,7 @@ class Workbench(App[int]):
 
     def leave(self) -> None:
         """Exit. If a job runs or the recipe is not saved, ask first."""
-        question = status_lines.quit_question(self.state, self.workspace, self.busy, self.glyphs)
+        question = border_lines.quit_question(self.state, self.workspace, self.busy, self.glyphs)
         if question:
             self.context.dialogs.confirm(question, lambda: self.exit(0), if_declined="")
         else:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from buddy.app.session.client import EngineLocation
-from buddy.app.session.log_file import NO_LOG, LogOptions
+from buddy.app.session.engine_options import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
 from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, record_first_script

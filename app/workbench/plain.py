@@ -35,24 +35,22 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.plain_input import (
+from buddy.app.workbench.plain_io import (
     COMMANDS_HELP,
-    Candidates,
-    find_action,
-    find_node,
-    read_lines,
-    similar_actions,
-)
-from buddy.app.workbench.plain_output import (
     MAX_ROWS,
+    Candidates,
     ChangePrinter,
     Printer,
     ambiguity_text,
     answer_hint,
     cells_line,
+    find_action,
+    find_node,
     prompt_hint,
+    read_lines,
     row_line,
     screen_lines,
+    similar_actions,
     view_lines,
 )
 from buddy.compiler.protocol import NodeRow

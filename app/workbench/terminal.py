@@ -1,4 +1,4 @@
-"""Extends Textual's handling of terminals: copying in tmux, pasted text, many changes of size, and disconnects."""
+"""Extends Textual: copying in tmux, pasted text, many changes of size, disconnects, caches, and a log of crashes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import _lru_cache_wrapper
+from pathlib import Path
 from typing import Any
 
-from textual import events
+import rich.color
+import rich.segment
+import rich.style
+from textual import _segment_tools, color, events, filter, strip, style
+from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
+from textual.css.scalar import Scalar
 from textual.driver import Driver
+from textual.geometry import Region
 from textual.message import Message
 from textual.messages import ExitApp
+
+from buddy.compiler.protocol import Diagnostic
 
 _TMUX_TIMEOUT_SECONDS = 5.0
 
@@ -184,3 +195,55 @@ async def exit_on_disconnect(app: App[int]) -> None:
     while not is_disconnected(descriptor):
         await asyncio.sleep(POLL_SECONDS)
     app.exit(SIGHUP_EXIT_CODE, return_code=SIGHUP_EXIT_CODE)
+
+
+# ---- caches of Textual and Rich --------------------------------------------------------------------------------------
+
+
+def clear_widget_cache() -> None:
+    """Clear Textual's style cache, which keeps the last 1,024 widgets with everything that they have drawn."""
+    StylesCache.get_inner_outer.cache_clear()
+
+
+def clear_region_caches() -> None:
+    """Clear Textual's caches of regions: about 20,000 results, for all sizes that the terminal has had."""
+    _clear_caches(Region, Scalar)
+
+
+def clear_style_caches() -> None:
+    """Clear the caches of styles after a change of the theme: tens of thousands of styles and line segments."""
+    _clear_caches(rich.color.Color, rich.style.Style, rich.segment.Segment)
+    _clear_caches(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
+
+
+def _clear_caches(*owners: Any) -> None:
+    """Clear the caches of the functions of modules, and of the methods of classes."""
+    for owner in owners:
+        for cache in _caches(owner):
+            cache.cache_clear()
+
+
+def _caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
+    """Yield the caches of the functions of a module, or of the methods of a class."""
+    for member in vars(owner).values():
+        function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        if isinstance(function, _lru_cache_wrapper):
+            yield function
+
+
+# ---- the log of internal errors --------------------------------------------------------------------------------------
+
+
+def save_crash_log(error: BaseException, path: Path, effect: str = "the workbench stopped") -> Diagnostic:
+    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user.
+
+    `effect` says what the error has caused.
+    """
+    message = f"{effect}: {type(error).__name__}: {error}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return Diagnostic(message)
+    return Diagnostic(message, todo=f"the traceback is in {path}")

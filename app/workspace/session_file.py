@@ -18,9 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_bytes_atomically
-from buddy.compiler.protocol import OutputReport, RunReport, file_formats
+from buddy.compiler.protocol import OutputReport, RunReport, compatibility
+from buddy.compiler.protocol.compatibility import decode_recipes
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
-from buddy.compiler.protocol.renamed import decode_recipes
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.source_locations import split_source
 
@@ -177,7 +177,7 @@ class SavedCursor(msgspec.Struct, frozen=True):
     node: str = ""
 
 
-class SavedScreen(msgspec.Struct, frozen=True):
+class SavedSession(msgspec.Struct, frozen=True):
     """The saved session. `stage` is the key of the shown stage, `cursor` the line in it, `diff_mode` the kind of diff.
 
     `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
@@ -196,23 +196,23 @@ class SavedScreen(msgspec.Struct, frozen=True):
     cursor: SavedCursor | None = msgspec.field(default=None, name="place")
 
 
-def read_session(path: Path) -> tuple[SavedScreen, str]:
+def read_session(path: Path) -> tuple[SavedSession, str]:
     """Returns the session saved in `path`, and an error, empty if the file is valid or does not exist."""
     try:
         content = path.read_bytes()
-        file_formats.SESSION.check_stamp(msgspec.msgpack.decode(content, type=file_formats.Stamp))
-        return decode_recipes(content, SavedScreen), ""
+        compatibility.SESSION.check_stamp(msgspec.msgpack.decode(content, type=compatibility.Stamp))
+        return decode_recipes(content, SavedSession), ""
     except FileNotFoundError:
-        return SavedScreen(), ""
+        return SavedSession(), ""
     except (OSError, ValueError, RecursionError) as error:
-        return SavedScreen(), f"the saved layout could not be read: {error}"
+        return SavedSession(), f"the saved layout could not be read: {error}"
 
 
-def write_session(path: Path, saved: SavedScreen) -> None:
+def write_session(path: Path, saved: SavedSession) -> None:
     """Saves `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
     names = zip(saved.__struct_fields__, saved.__struct_encode_fields__, strict=True)
     fields = {encoded: getattr(saved, name) for name, encoded in names}
-    write_bytes_atomically(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
+    write_bytes_atomically(path, msgspec.msgpack.encode({**compatibility.SESSION.stamp(), **fields}), sync=True)
 
 
 class SessionFile:
@@ -228,9 +228,9 @@ class SessionFile:
         self._last_stamp: FileStamp | None = None
         # The session that was set last, the one that was written last, and the content of the file, which has the
         # changes of other workbenches too.
-        self._current = self._written = self._on_disk = SavedScreen()
+        self._current = self._written = self._on_disk = SavedSession()
 
-    def read(self) -> tuple[SavedScreen, str]:
+    def read(self) -> tuple[SavedSession, str]:
         """Returns the saved session, and an error. The first write renames an unreadable file."""
         self._last_stamp = read_stamp(self._path)
         saved, problem = read_session(self._path)
@@ -242,7 +242,7 @@ class SessionFile:
         """Renames the file at the next write, because it has invalid contents."""
         self._is_unreadable = True
 
-    def set_session(self, saved: SavedScreen) -> None:
+    def set_session(self, saved: SavedSession) -> None:
         """Sets the session for the next write."""
         if saved != self._current:
             self._current = saved
@@ -268,7 +268,7 @@ class SessionFile:
                 self._last_stamp = read_stamp(self._path)
             self._written, self._on_disk = session, content
 
-    def _read_changes(self) -> SavedScreen:
+    def _read_changes(self) -> SavedSession:
         """Returns the current content of the file. It is read again only if another workbench has written it."""
         stamp = read_stamp(self._path)
         if stamp != self._last_stamp:
@@ -278,7 +278,7 @@ class SessionFile:
         return self._on_disk
 
 
-def merge_sessions(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
+def merge_sessions(base: SavedSession, theirs: SavedSession, mine: SavedSession) -> SavedSession:
     """Returns `mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
     runs = sorted(_merge_lists(base.runs, theirs.runs, mine.runs), key=lambda run: run.ended_at)[-MAX_RUNS:]
     marks = [saved.bookmarks if isinstance(saved.bookmarks, list) else [] for saved in (base, theirs, mine)]

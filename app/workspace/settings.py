@@ -15,8 +15,8 @@ import msgspec
 
 from buddy.app.actions import key_map
 from buddy.app.workspace.inputs import read_file
-from buddy.compiler.protocol import file_formats
-from buddy.compiler.protocol.renamed import ACTION_IDS, with_new_names
+from buddy.compiler.protocol import compatibility
+from buddy.compiler.protocol.compatibility import ACTION_IDS, with_new_names
 from buddy.themes.palette import add_themes, theme_error
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
@@ -94,9 +94,9 @@ def _parse_settings(text: str) -> Settings:
     """Parses the text of a settings file. Raises `TomlError` for invalid TOML, settings or key bindings."""
     data = parse_toml(text)
     try:
-        file_formats.SETTINGS.check(data.pop(file_formats.FORMAT, 1), data.pop(file_formats.WRITER, ""))
-    except file_formats.LaterFormatError as error:
-        raise TomlError(str(error), line_of(text, [file_formats.FORMAT])) from error
+        compatibility.SETTINGS.check(data.pop(compatibility.FORMAT, 1), data.pop(compatibility.WRITER, ""))
+    except compatibility.LaterFormatError as error:
+        raise TomlError(str(error), line_of(text, [compatibility.FORMAT])) from error
     try:
         settings = msgspec.convert(data, Settings, strict=True)
     except msgspec.ValidationError as error:

@@ -12,8 +12,8 @@ import msgspec
 
 from buddy.app.actions import key_of
 from buddy.app.workspace.files import write_text_atomically
-from buddy.app.workspace.frontends import with_steps_of
 from buddy.app.workspace.history import Edit, History
+from buddy.app.workspace.presets import with_steps_of
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.forks import lifetime_socket_path
 from buddy.compiler.support.processes.lifetime import kill_group_of, peer_pid

@@ -36,9 +36,9 @@ from buddy.compiler.protocol import (
     WriteScript,
 )
 from buddy.compiler.protocol.profile import Peak, ProfileReport, Sampling
+from buddy.compiler.protocol.searches import SpaceError, space_of
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
-from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.protocol.worker_messages import (
     Activity,
     BisectionDone,

@@ -26,11 +26,11 @@ from buddy.compiler.protocol import (
     PythonOpened,
 )
 from buddy.compiler.protocol.provenance import DiskState
-from buddy.compiler.protocol.text import regions
+from buddy.compiler.protocol.text import structure
 from buddy.compiler.protocol.text.diff import hunks
 from buddy.compiler.protocol.text.lines import IndexedText, jumps
-from buddy.compiler.protocol.text.python_code import decode_python, python_structure
 from buddy.compiler.protocol.text.store import TextStore, text_name
+from buddy.compiler.protocol.text.structure import decode_python, python_structure
 from buddy.compiler.protocol.worker_messages import PythonText
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -115,7 +115,7 @@ def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
 
 def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
     """Returns the jumps in the assembly function that contains `line`, and its first and last line."""
-    functions = regions.symbols(text, "asm")
+    functions = structure.symbols(text, "asm")
     function = next((function for function in functions if function.first <= line <= function.last), None)
     if function is None:
         return (), 0, 0

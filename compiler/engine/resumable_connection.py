@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.relay import log_path
+from buddy.compiler.protocol.connection import FrameBuffer, encode
 from buddy.compiler.protocol.resumable_stream import (
     HEARTBEAT_SECONDS,
     SILENCE_SECONDS,
@@ -27,7 +28,6 @@ from buddy.compiler.protocol.resumable_stream import (
     encode_greeting,
     encode_rejection,
 )
-from buddy.compiler.protocol.wire import FrameBuffer, encode
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame

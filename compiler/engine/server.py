@@ -89,11 +89,10 @@ from buddy.compiler.protocol import (
     Welcome,
     WriteScript,
 )
-from buddy.compiler.protocol.connection import LogLevel, version_of_peer
+from buddy.compiler.protocol.connection import FrameDecoder, FrameError, LogLevel, WireError, version_of_peer
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
-from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
 from buddy.compiler.support.processes.jobs import Job, JobFailed, RequestJobs
 from buddy.compiler.support.target import cores, host
 

@@ -40,7 +40,7 @@ from buddy.compiler.protocol import (
     Types,
 )
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.text import regions
+from buddy.compiler.protocol.text import structure
 from buddy.compiler.protocol.text.diff import Difference, DiffMode, difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
 from buddy.compiler.protocol.text.store import (
@@ -229,7 +229,7 @@ class TextHandler:
             yield batch
 
     async def list_symbols(self, frame: ListSymbols, job: Job) -> None:
-        symbols = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
+        symbols = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)
         self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in symbols)))
 
     async def list_types(self, frame: ListTypes, job: Job) -> None:
@@ -237,7 +237,7 @@ class TextHandler:
         self._send(Types(job.request, frame.text, tuple(types)))
 
     async def find_region(self, frame: FindRegion, job: Job) -> None:
-        lines = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)
+        lines = await asyncio.to_thread(structure.region_at, self._find(frame.text), frame.line)
         self._send(Region(job.request, frame.text, *(lines or ())))
 
     async def fetch_characters(self, frame: FetchCharacters, job: Job) -> None:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol import Diagnostic, WorkerState
-from buddy.compiler.protocol.connection import WorkerEnd
+from buddy.compiler.protocol.connection import FrameDecoder, FrameError, WorkerEnd, encode
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
 from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
+from buddy.compiler.protocol.compatibility import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.environment import check_variables
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
@@ -34,8 +35,7 @@ from buddy.compiler.protocol.recipe import (
     from_toml,
     required_permissions,
 )
-from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
-from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
+from buddy.compiler.protocol.searches import SpaceError, default_seconds, with_value
 from buddy.compiler.runtime.packed_weights import CAN_RELEASE
 from buddy.compiler.support.target import host, measured_rates, prefers_bf16x3
 

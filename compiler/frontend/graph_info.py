@@ -23,7 +23,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, Guard, NodeRow
-from buddy.compiler.protocol.text.graph_breaks import read_break
+from buddy.compiler.protocol.dynamo import read_break
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from torch.fx import Node
 
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.text.graph_breaks import ALLOW_RNN
+from buddy.compiler.protocol.dynamo import ALLOW_RNN
 from buddy.compiler.support.dynamo_internals import counters, running_compile_call
 
 if TYPE_CHECKING:

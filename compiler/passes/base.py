@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from buddy.compiler import passes
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.protocol.errors import BuddyError, check_registration, taken_name
+from buddy.compiler.protocol.errors import BuddyError, check_registration, duplicate_name_error
 from buddy.compiler.protocol.recipe import OptionValue, Recipe, typed_options
 from buddy.compiler.support.target import Target, host
 
@@ -115,7 +115,7 @@ def register(cls: type[MlirPass]) -> type[MlirPass]:
     this package.
     """
     if not cls.__module__.startswith(f"{passes.__name__}.") and cls.name in own_pass_names():
-        raise taken_name("pass", cls.name, passes.__name__, cls.__module__)
+        raise duplicate_name_error("pass", cls.name, passes.__name__, cls.__module__)
     check_registration("pass", cls.name, _REGISTRY.get(cls.name), cls)
     _REGISTRY[cls.name] = cls
     return cls

@@ -7,12 +7,6 @@ chooses the number `request` of a request, which all answers repeat. Imports nei
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.bisections import Bisect as Bisect
-from buddy.compiler.protocol.bisections import Bisected as Bisected
-from buddy.compiler.protocol.bisections import BisectionResult as BisectionResult
-from buddy.compiler.protocol.bisections import Criterion as Criterion
-from buddy.compiler.protocol.bisections import Culprit as Culprit
-from buddy.compiler.protocol.bisections import WrongLowering as WrongLowering
 from buddy.compiler.protocol.catalogue import COMPILER_NAMES as COMPILER_NAMES
 from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES as INDUCTOR_PHASES
 from buddy.compiler.protocol.catalogue import IREE_PHASES as IREE_PHASES
@@ -48,6 +42,7 @@ from buddy.compiler.protocol.connection import WatchFiles as WatchFiles
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
 from buddy.compiler.protocol.connection import answer_type as answer_type
+from buddy.compiler.protocol.dynamo import BREAK_FIX as BREAK_FIX
 from buddy.compiler.protocol.dynamo import DynamoBreak as DynamoBreak
 from buddy.compiler.protocol.dynamo import DynamoCompile as DynamoCompile
 from buddy.compiler.protocol.dynamo import DynamoExplained as DynamoExplained
@@ -59,15 +54,6 @@ from buddy.compiler.protocol.dynamo import GuardFailure as GuardFailure
 from buddy.compiler.protocol.dynamo import RecompileLimit as RecompileLimit
 from buddy.compiler.protocol.dynamo import UserFrame as UserFrame
 from buddy.compiler.protocol.errors import Diagnostic as Diagnostic
-from buddy.compiler.protocol.exports import EXPORT_KINDS as EXPORT_KINDS
-from buddy.compiler.protocol.exports import Export as Export
-from buddy.compiler.protocol.exports import Exported as Exported
-from buddy.compiler.protocol.exports import ExportedFile as ExportedFile
-from buddy.compiler.protocol.exports import ExportKind as ExportKind
-from buddy.compiler.protocol.exports import Extract as Extract
-from buddy.compiler.protocol.exports import Extracted as Extracted
-from buddy.compiler.protocol.exports import Script as Script
-from buddy.compiler.protocol.exports import WriteScript as WriteScript
 from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
 from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
 from buddy.compiler.protocol.plain_values import Assignment as Assignment
@@ -91,6 +77,7 @@ from buddy.compiler.protocol.profile import ProfileReport as ProfileReport
 from buddy.compiler.protocol.profile import RegionTime as RegionTime
 from buddy.compiler.protocol.profile import Sampling as Sampling
 from buddy.compiler.protocol.programs import BY_HAND as BY_HAND
+from buddy.compiler.protocol.programs import EXPORT_KINDS as EXPORT_KINDS
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
 from buddy.compiler.protocol.programs import NOT_APPLIED as NOT_APPLIED
 from buddy.compiler.protocol.programs import OPERATOR_GUIDE as OPERATOR_GUIDE
@@ -98,11 +85,19 @@ from buddy.compiler.protocol.programs import Assigned as Assigned
 from buddy.compiler.protocol.programs import Captured as Captured
 from buddy.compiler.protocol.programs import Compile as Compile
 from buddy.compiler.protocol.programs import Compiled as Compiled
+from buddy.compiler.protocol.programs import Export as Export
+from buddy.compiler.protocol.programs import Exported as Exported
+from buddy.compiler.protocol.programs import ExportedFile as ExportedFile
+from buddy.compiler.protocol.programs import ExportKind as ExportKind
+from buddy.compiler.protocol.programs import Extract as Extract
+from buddy.compiler.protocol.programs import Extracted as Extracted
 from buddy.compiler.protocol.programs import Open as Open
 from buddy.compiler.protocol.programs import Ran as Ran
 from buddy.compiler.protocol.programs import Reopened as Reopened
 from buddy.compiler.protocol.programs import Run as Run
+from buddy.compiler.protocol.programs import Script as Script
 from buddy.compiler.protocol.programs import StageDone as StageDone
+from buddy.compiler.protocol.programs import WriteScript as WriteScript
 from buddy.compiler.protocol.provenance import LLVM as LLVM
 from buddy.compiler.protocol.provenance import CodeExplained as CodeExplained
 from buddy.compiler.protocol.provenance import ExplainCode as ExplainCode
@@ -135,7 +130,16 @@ from buddy.compiler.protocol.run_report import Timing as Timing
 from buddy.compiler.protocol.run_report import ValueKind as ValueKind
 from buddy.compiler.protocol.run_report import ValueList as ValueList
 from buddy.compiler.protocol.run_report import Values as Values
-from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX as BREAK_FIX
+from buddy.compiler.protocol.searches import Attempted as Attempted
+from buddy.compiler.protocol.searches import Bisect as Bisect
+from buddy.compiler.protocol.searches import Bisected as Bisected
+from buddy.compiler.protocol.searches import BisectionResult as BisectionResult
+from buddy.compiler.protocol.searches import Criterion as Criterion
+from buddy.compiler.protocol.searches import Culprit as Culprit
+from buddy.compiler.protocol.searches import Tune as Tune
+from buddy.compiler.protocol.searches import Tuned as Tuned
+from buddy.compiler.protocol.searches import Variation as Variation
+from buddy.compiler.protocol.searches import WrongLowering as WrongLowering
 from buddy.compiler.protocol.texts import Characters as Characters
 from buddy.compiler.protocol.texts import CheckIr as CheckIr
 from buddy.compiler.protocol.texts import Compare as Compare
@@ -168,10 +172,6 @@ from buddy.compiler.protocol.texts import Tried as Tried
 from buddy.compiler.protocol.texts import TriedAll as TriedAll
 from buddy.compiler.protocol.texts import TryPasses as TryPasses
 from buddy.compiler.protocol.texts import Types as Types
-from buddy.compiler.protocol.tuning import Attempted as Attempted
-from buddy.compiler.protocol.tuning import Tune as Tune
-from buddy.compiler.protocol.tuning import Tuned as Tuned
-from buddy.compiler.protocol.tuning import Variation as Variation
 
 ClientFrame = (
     Hello

@@ -89,10 +89,10 @@ def check_registration(kind: str, name: str, first: Any, second: Any) -> None:
     is loaded again.
     """
     if first is not None and _identity(first) != _identity(second):
-        raise taken_name(kind, name, first.__module__, second.__module__)
+        raise duplicate_name_error(kind, name, first.__module__, second.__module__)
 
 
-def taken_name(kind: str, name: str, first: str, second: str) -> BuddyError:
+def duplicate_name_error(kind: str, name: str, first: str, second: str) -> BuddyError:
     """Returns the error of a second registration of a name, by the module `second` after the module `first`."""
     what = f"the {kind} {name!r} is registered twice: by {first} and by {second}"
     return BuddyError(what, second, "choose another name, or load only one of them")

@@ -1,15 +1,24 @@
-"""Frames that open a program, compile its graphs and run them, and shapes in command-line syntax."""
+"""Frames about whole programs: they open, compile, run and export them, extract subgraphs, and write graphs as scripts.
+
+Also parses the shapes of inputs in the syntax of the command line.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, Mark, RunReport
+
+# ---- open, compile, run ----------------------------------------------------------------------------------------------
+
 
 # Stands for the pass in remarks on choices of the recipe that were not applied; all other remarks come from passes.
 NOT_APPLIED = "recipe"
@@ -158,7 +167,7 @@ _SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z]+[0-9][a-z0
 
 
 @dataclass(frozen=True)
-class ShapeWord:
+class InputShape:
     """A shape for a parameter: `name` is its name, or its index from 0; `dtype` is spelled as in MLIR, or ""."""
 
     name: str
@@ -166,22 +175,97 @@ class ShapeWord:
     dtype: str = ""
 
 
-def shape_word(text: str) -> ShapeWord:
+def parse_input_shape(text: str) -> InputShape:
     """Parses a shape word, such as `x=4x128xf32`. Raises `ValueError` for other texts."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or not (match[2] or match[3]):
         raise ValueError(f"{text!r} is not a shape")
-    return ShapeWord(match[1], tuple(map(int, match[2].split("x"))) if match[2] else (), match[3] or "")
+    return InputShape(match[1], tuple(map(int, match[2].split("x"))) if match[2] else (), match[3] or "")
 
 
-def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
+def find_input_shape(words: Sequence[InputShape], name: str, number: int) -> InputShape | None:
     """Returns the first of `words` for the parameter called `name`, with index `number`, or `None`."""
     return next((word for word in words if word.name in (name, str(number))), None)
 
 
-def check_shape_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
+def check_input_names(words: Sequence[InputShape], names: Sequence[str]) -> None:
     """Raises `ValueError` if a word names none of the parameters; `names` are the parameters' names, in order."""
     known = {*names, *map(str, range(len(names)))}
     for word in words:
         if word.name not in known:
             raise ValueError(f"unknown input {word.name}; the inputs are {', '.join(names) or 'none'}")
+
+
+# ---- exports, subgraphs and scripts ----------------------------------------------------------------------------------
+
+
+ExportKind = Literal["asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel"]
+EXPORT_KINDS: tuple[ExportKind, ...] = ("asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel")
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """A written file: its name in the folder, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Export(Request["Exported"], frozen=True):
+    """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine; answered by `Exported`.
+
+    `folder` is relative to `directory`, or to the engine's current directory if that is "". Functions and files are
+    named after `name`, or after the source if `name` is "". `stage` names the stage whose IR the kinds `mlir` and
+    `bytecode` write; "" is the first stage of MLIR. Existing files are overwritten only with `force`. `command` is the
+    command line that the exported README repeats. A kind is one of `EXPORT_KINDS`, or that of a plug-in's exporter.
+    """
+
+    recipe: Recipe
+    kinds: tuple[str, ...]
+    folder: str
+    directory: str = ""
+    name: str = ""
+    stage: str = ""
+    force: bool = False
+    command: str = ""
+
+
+class Exported(Frame, frozen=True):
+    """The written files, and their folder."""
+
+    request: int
+    folder: str
+    files: tuple[ExportedFile, ...]
+
+
+class Extract(Request["Extracted"], frozen=True):
+    """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs.
+
+    Answered by `Extracted`. The new graph is another graph of the program until the program is opened again. A second
+    request for the same nodes returns the same graph.
+    """
+
+    recipe: Recipe
+    nodes: tuple[str, ...]
+
+
+class Extracted(Frame, frozen=True):
+    """The new graph, and its number as recipes name it."""
+
+    request: int
+    graph: int
+    info: GraphInfo
+
+
+class WriteScript(Request["Script"], frozen=True):
+    """Write the graph of `recipe` as a script that needs only torch; answered by `Script`."""
+
+    recipe: Recipe
+
+
+class Script(Frame, frozen=True):
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
+
+    request: int
+    name: str
+    text: str
+    values: bytes

@@ -17,11 +17,11 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from buddy.compiler.protocol import file_formats
+from buddy.compiler.protocol import compatibility
+from buddy.compiler.protocol.compatibility import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import OptionValue as OptionValue
 from buddy.compiler.protocol.pass_facts import facts
-from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "unrolled", "torch-mlir", "func", "eager"]
@@ -352,7 +352,7 @@ def to_toml(recipe: Recipe) -> str:
     for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ()), ("skipped_steps", ())):
         if getattr(recipe, name) == default:
             del fields[name]
-    return tomli_w.dumps({**file_formats.RECIPE.stamp(), **fields})
+    return tomli_w.dumps({**compatibility.RECIPE.stamp(), **fields})
 
 
 def from_toml(text: str) -> Recipe:
@@ -363,12 +363,12 @@ def from_toml(text: str) -> Recipe:
     """
     try:
         values = with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field")
-        file_formats.RECIPE.check(values.pop(file_formats.FORMAT, 1), values.pop(file_formats.WRITER, ""))
+        compatibility.RECIPE.check(values.pop(compatibility.FORMAT, 1), values.pop(compatibility.WRITER, ""))
         _check_fields(values)
         recipe = msgspec.convert(values, Recipe, strict=True)
     except RecipeError:
         raise
-    except file_formats.LaterFormatError as error:
+    except compatibility.LaterFormatError as error:
         raise RecipeError(error.diagnostic) from error
     except RecursionError as error:
         raise RecipeError("not a recipe: it is nested too deeply") from error

@@ -1,4 +1,4 @@
-"""The messages between the engine and its workers, encoded as frames by `buddy.compiler.protocol.wire`.
+"""The messages between the engine and its workers, encoded as frames by `buddy.compiler.protocol.connection`.
 
 The host worker runs the user's program, and the compiler worker compiles graphs without running user code. A worker
 answers each request with any number of notes and then exactly one `Reply`; `FailureReply` is the reply to a request

@@ -124,8 +124,8 @@ RENAMED = {
     "trampolines": "codegen.llvm_ir",
     "trying": "driver.pass_trials",
     "tuning": "tools.tune",
-    "tuning.space": "protocol.tuning",
-    "wire": "protocol.wire",
+    "tuning.space": "protocol.searches",
+    "wire": "protocol.connection",
 }
 
 

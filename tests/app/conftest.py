@@ -13,7 +13,7 @@ import pytest
 
 from buddy.app.panes import jobs
 from buddy.app.reports import formatting
-from buddy.app.session import heartbeat
+from buddy.app.session import monitors
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Stage
@@ -165,6 +165,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.setattr(formatting, "milliseconds", lambda value: "1.0 ms")
     monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")
     # However busy the machine is, the engine is not said to be silent.
-    monkeypatch.setattr(heartbeat, "SILENCE_SECONDS", math.inf)
+    monkeypatch.setattr(monitors, "SILENCE_SECONDS", math.inf)
     monkeypatch.setattr(formatting, "progress_bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)

@@ -22,10 +22,9 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from buddy.app import screens
-from buddy.app.reports.compile_times import PipelineFacts
+from buddy.app.reports.compilations import PassPreview, PipelineFacts
 from buddy.app.reports.fallbacks import GraphFacts
-from buddy.app.reports.node_history import NodeRemark
-from buddy.app.reports.pass_previews import PassPreview
+from buddy.app.reports.nodes import NodeRemark
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
 from buddy.app.reports.results import bisection_result, precisions_result, profile_result, tuning_result
@@ -48,7 +47,7 @@ from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, Runs
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.palette import Palette
+from buddy.app.workbench.dispatch import Palette
 from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (
@@ -68,7 +67,7 @@ from buddy.compiler.protocol import (
     UserFrame,
 )
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
+from buddy.compiler.protocol.searches import NodePrecision, PrecisionEffect
 from tests.app.commands.test_tune import TRIES
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 from tests.app.reports.test_profile import INFO, REPORT

@@ -17,8 +17,7 @@ import pytest
 
 from buddy.app import cli as command_line
 from buddy.app.session.state import State
-from buddy.app.workbench.plain_input import find_action, similar_actions
-from buddy.app.workbench.plain_output import ChangePrinter, Printer
+from buddy.app.workbench.plain_io import ChangePrinter, Printer, find_action, similar_actions
 from buddy.compiler.protocol import Diagnostic, Printout, Progress
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from buddy.app.cli import arguments, run
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, read_recipe, with_eager_nodes
-from buddy.app.workspace.frontends import apply_overrides
+from buddy.app.workspace.presets import apply_overrides
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe, to_toml

@@ -15,7 +15,7 @@ import pytest
 
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.catalogue import make_catalogue_parser
+from buddy.app.cli.passes import make_catalogue_parser
 from buddy.app.workspace.settings import FIELD_SUMMARIES, read_settings
 from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 

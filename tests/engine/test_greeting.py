@@ -14,8 +14,7 @@ import pytest
 from buddy.app.session.client import EngineClient, EngineError
 from buddy.compiler.engine.server import ClientRejected, greeting_of
 from buddy.compiler.protocol import PROTOCOL_VERSION, EngineFrame, Failed, Hello, Presets, Welcome
-from buddy.compiler.protocol.connection import version_of_peer
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, encode, version_of_peer
 
 LIMIT = 180
 

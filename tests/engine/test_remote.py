@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 
 from buddy.app.session.client import EngineClient, EngineError
-from buddy.app.session.remote_host import RemoteHost, check_host
+from buddy.app.session.engine_options import RemoteHost, check_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
 from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
@@ -242,7 +242,7 @@ async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: 
     words = f"RemoteHost('far', {far.remote().ssh!r}, program={str(far.program)!r}, reconnect_seconds=1.0)"
     code = (
         "import asyncio\nfrom buddy.app.session.client import EngineClient\n"
-        "from buddy.app.session.remote_host import RemoteHost\n"
+        "from buddy.app.session.engine_options import RemoteHost\n"
         f"async def main():\n    print((await EngineClient({words}).start()).pid, flush=True)\n"
         "    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from buddy.compiler.engine.resumable_connection import ResumableConnection
 from buddy.compiler.protocol import Printout
+from buddy.compiler.protocol.connection import encode
 from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, ResumeError, encode_greeting
-from buddy.compiler.protocol.wire import encode
 
 # More than the buffers of a socket take.
 LONG = Printout("x" * (8 << 20))

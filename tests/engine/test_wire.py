@@ -15,16 +15,16 @@ from buddy.compiler.protocol import (
     Open,
     Request,
     answer_type,
-    wire,
+    connection,
 )
-from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, StreamError, encode_greeting
-from buddy.compiler.protocol.wire import (
+from buddy.compiler.protocol.connection import (
     FrameBuffer,
     FrameDecoder,
     FrameError,
     WireError,
     encode,
 )
+from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, StreamError, encode_greeting
 
 FRAMES = [Hello(), Open(1, "a.py", ("--tiny",)), FetchLines(2, "text", 0, 50)]
 
@@ -75,9 +75,9 @@ def test_a_frame_may_have_the_largest_length_and_begins_with_a_map() -> None:
 
 def test_a_frame_that_the_other_side_would_refuse_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode(FRAMES[1])) - 4
-    monkeypatch.setattr(wire, "MAX_FRAME", size)
+    monkeypatch.setattr(connection, "MAX_FRAME", size)
     assert len(encode(FRAMES[1])) == size + 4
-    monkeypatch.setattr(wire, "MAX_FRAME", size - 1)
+    monkeypatch.setattr(connection, "MAX_FRAME", size - 1)
     with pytest.raises(FrameError, match=f"a frame of {size} bytes exceeds the limit of {size - 1} bytes"):
         encode(FRAMES[1])
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from buddy.app.session.client import EngineClient, EngineError
-from buddy.app.session.log_file import LogOptions
+from buddy.app.session.engine_options import LogOptions
 from buddy.compiler.engine.worker import EngineWorker, WorkerListener
 from buddy.compiler.protocol import (
     Cancel,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from buddy.app.reports.training_memory import RoleMemory, TrainingMemory, training_memory
+from buddy.app.reports.nodes import RoleMemory, TrainingMemory, training_memory
 from buddy.compiler.frontend.capture import GraphRecorder, capture
 from buddy.compiler.runtime.captured import CapturedGraph
 

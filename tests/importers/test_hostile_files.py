@@ -21,7 +21,7 @@ from buddy.app.reports.reproducer import (
 )
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.importers.sources import SourceError, load_program
-from buddy.compiler.protocol import file_formats
+from buddy.compiler.protocol import compatibility
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, required_permissions, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.protocol.source_files import archive_too_large, kind_of
@@ -159,7 +159,7 @@ def test_torch_compile_takes_no_such_recipe_from_a_file(tmp_path: Path) -> None:
 def described(folder: Path, script: str, source: str = "model.py") -> Path:
     folder.mkdir(exist_ok=True)
     stages = (StageFile("fx", "stages/00-fx.txt", "0" * 64),)
-    found = ReproducerDescription(file_formats.REPRODUCER.latest, source, (), script, 0, "", "", {}, "", stages)
+    found = ReproducerDescription(compatibility.REPRODUCER.latest, source, (), script, 0, "", "", {}, "", stages)
     (folder / DESCRIPTION_FILE).write_text(json.dumps({name: getattr(found, name) for name in found.__struct_fields__
                                                   if name != "stages"} | {"stages": []}))  # fmt: skip
     return folder

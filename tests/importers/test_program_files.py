@@ -23,7 +23,7 @@ from buddy.compiler.importers.sources.modules import capture_module
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.programs import shape_word
+from buddy.compiler.protocol.programs import parse_input_shape
 from buddy.compiler.protocol.source_files import kind_of
 
 
@@ -373,7 +373,7 @@ def test_only_parameters_without_a_default_need_a_shape(
     (captured,) = capture_module(opening, module).graphs
     assert captured.eager is not None
     generator = new_generator()
-    inputs = [random_tensor(shape_word(text).shape, TensorDType.Float32, generator) for text in shapes]
+    inputs = [random_tensor(parse_input_shape(text).shape, TensorDType.Float32, generator) for text in shapes]
     torch.testing.assert_close(captured.eager(captured.tensors)[0], expected(*inputs))
 
 

@@ -11,7 +11,7 @@ from buddy.compiler.graph.transform import transforms
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, PASSES
 from buddy.compiler.protocol.presets import presets
-from buddy.compiler.protocol.tuning import USUAL_VARIATIONS
+from buddy.compiler.protocol.searches import USUAL_VARIATIONS
 
 
 def test_every_entry_is_a_pass() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.protocol import file_formats
+from buddy.compiler.protocol import compatibility
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0
@@ -93,7 +93,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "README.md").write_text(README.format(version=version), "utf-8")
-    stamp = file_formats.SETTINGS.stamp()
+    stamp = compatibility.SETTINGS.stamp()
     lines = [f"{name} = {value!r}".replace("'", '"') for name, value in stamp.items()]
     (folder / "config.toml").write_text("\n".join([*lines, SETTINGS]), "utf-8")
     asyncio.run(write_session(folder))

@@ -13,11 +13,11 @@ import pytest
 
 from buddy.app.reports.reproducer import DESCRIPTION_FILE, read_description
 from buddy.app.workspace.recipe_files import RecipeFile
-from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_session, write_session
+from buddy.app.workspace.session_file import SavedSession, SessionFile, read_session, write_session
 from buddy.app.workspace.settings import read_settings
 from buddy.compiler.driver import cache_archive
-from buddy.compiler.protocol import file_formats
-from buddy.compiler.protocol.file_formats import FileFormat, LaterFormatError
+from buddy.compiler.protocol import compatibility
+from buddy.compiler.protocol.compatibility import FileFormat, LaterFormatError
 from buddy.compiler.protocol.recipe import Recipe, RecipeError, from_toml, to_toml
 
 OLD = Path(__file__).resolve().parent.parent / "data" / "version_0.1"
@@ -103,12 +103,12 @@ def test_an_archive_of_the_cache_of_version_0_2_is_read(tmp_path: Path) -> None:
 
 def test_what_was_written_by_this_version_says_so() -> None:
     """A corpus of the program's own format: run `python -m tests.protocol.corpus` after a format has changed."""
-    for kind, name in ((file_formats.RECIPE, "mlp.toml"), (file_formats.SETTINGS, "config.toml")):
+    for kind, name in ((compatibility.RECIPE, "mlp.toml"), (compatibility.SETTINGS, "config.toml")):
         assert f"format = {kind.latest}\n" in (CURRENT / name).read_text("utf-8")
     session = msgspec.msgpack.decode((CURRENT / "mlp.session").read_bytes())
-    assert session["format"] == file_formats.SESSION.latest
+    assert session["format"] == compatibility.SESSION.latest
     reproducer = json.loads((CURRENT / "reproducer" / DESCRIPTION_FILE).read_text("utf-8"))
-    assert reproducer["format"] == file_formats.REPRODUCER.latest
+    assert reproducer["format"] == compatibility.REPRODUCER.latest
 
 
 def test_a_later_recipe_names_both_versions() -> None:
@@ -123,20 +123,20 @@ def test_a_later_session_is_refused_and_kept(tmp_path: Path) -> None:
     path.write_bytes(later)
     file = SessionFile(path)
     saved, problem = file.read()
-    assert saved == SavedScreen()
+    assert saved == SavedSession()
     assert "written by buddy-tui 0.9, in format 9" in problem
-    file.set_session(SavedScreen("ir"))
+    file.set_session(SavedSession("ir"))
     file.write()
-    assert read_session(path) == (SavedScreen("ir", bookmarks=[]), "")
+    assert read_session(path) == (SavedSession("ir", bookmarks=[]), "")
     assert (tmp_path / "x.session.unread").read_bytes() == later
 
 
 def test_a_session_says_what_has_written_it(tmp_path: Path) -> None:
-    write_session(tmp_path / "x.session", SavedScreen("ir", node="linear"))
+    write_session(tmp_path / "x.session", SavedSession("ir", node="linear"))
     fields: dict[str, Any] = msgspec.msgpack.decode((tmp_path / "x.session").read_bytes())
-    assert fields["format"] == file_formats.SESSION.latest
+    assert fields["format"] == compatibility.SESSION.latest
     assert fields["written_by"].startswith("buddy-tui ")
-    assert read_session(tmp_path / "x.session") == (SavedScreen("ir", node="linear"), "")
+    assert read_session(tmp_path / "x.session") == (SavedSession("ir", node="linear"), "")
 
 
 def test_later_settings_are_refused_with_the_line(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_format_that_is_no_number_is_refused(number: object) -> None:
 
 
 def test_every_format_up_to_the_latest_is_accepted() -> None:
-    form = replace(file_formats.RECIPE, latest=3)
+    form = replace(compatibility.RECIPE, latest=3)
     for number in (1, 2, 3):
         form.check(number, "buddy-tui 0.1")
     form.check(form.stamp()["format"])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from buddy.app.cli import arguments
-from buddy.app.reports.tuning import read_variation
+from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.history import Edit, SavedHistory
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.app.workspace.settings import load_settings

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.engine_options import RemoteHost
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import PluginFile

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session.engine_options import RemoteHost
 from tests.reliability.campaign import Attempt, Campaign
 from tests.reliability.drills import BATCH, drill, environment
 

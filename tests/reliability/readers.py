@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from buddy.app.panes import graph_nodes
-from buddy.app.reports import tuning
+from buddy.app.reports import searches
 from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
-from buddy.app.session import remote_host
+from buddy.app.session import engine_options
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
 from buddy.app.workspace.history import Edit, SavedHistory
 from buddy.app.workspace.session_file import RunRecord
@@ -27,16 +27,16 @@ from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
-from buddy.compiler.protocol import file_formats, programs, recipe, resumable_stream, worker_messages
+from buddy.compiler.protocol import compatibility, programs, recipe, resumable_stream, worker_messages
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.source_files import kind_of
 from buddy.compiler.protocol.source_locations import SourceError, locate_source
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
-from buddy.compiler.protocol.text.regions import region_at, symbols
 from buddy.compiler.protocol.text.store import is_literal, stays_within_lines
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.protocol.text.structure import region_at, symbols
 from buddy.compiler.support import files
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.fuzz.session import FuzzBatch
@@ -71,7 +71,7 @@ THEME = 'base = "buddy-dark"\ntitle = "Mine"\n[syntax]\nkeyword = "bold #ff00ff"
 CONFIG = 'theme = "dark"\nauto_run = true\nbell_after = 2.5\n[keys]\nrun = ["f5", "r"]\n"move.top" = []\n'
 STAGE = StageFile("cse", "cse.mlir", "00")
 DESCRIBED = ReproducerDescription(
-    file_formats.REPRODUCER.latest, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,)
+    compatibility.REPRODUCER.latest, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,)
 )
 FILTER = "op:mm shape:128x* lowering:eager time>1ms -module:layers.3 err>=1e-5 gelu"
 BATCH = FuzzBatch(1, "abc", {"compiled": 50}, 1.5)
@@ -285,7 +285,7 @@ SMALL = recipe.Recipe(
 )
 FACTS = graph_nodes.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = SavedHistory([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
-KEPT = session_file.SavedScreen(
+KEPT = session_file.SavedSession(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
 )
 _SESSION = b"\n%%\n".join((recipe.to_toml(SMALL).encode(), msgspec.msgpack.encode(EDITS), b"1\n"))
@@ -365,12 +365,12 @@ READERS: dict[str, Reader] = {
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),
     "variation": Reader(
-        _text(tuning.read_variation),
-        (tuning.VariationError,),
+        _text(searches.read_variation),
+        (searches.VariationError,),
         (b"contractions-to-kernels.rows=4,8,on,default,1e3",),
         weight=20,
     ),
-    "shape": Reader(_text(programs.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
+    "shape": Reader(_text(programs.parse_input_shape), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
     "size": Reader(_text(parse_size), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
     "source": Reader(
         _text(locate_source),
@@ -384,9 +384,9 @@ READERS: dict[str, Reader] = {
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,
     ),
-    "host": Reader(_text(remote_host.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
+    "host": Reader(_text(engine_options.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: remote_host.RemoteHost("h").explain_exit(len(text) % 256, text)),
+        _text(lambda text: engine_options.RemoteHost("h").explain_exit(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,

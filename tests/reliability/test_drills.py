@@ -11,7 +11,7 @@ import pytest
 
 from buddy.app.session.state import State
 from buddy.compiler.protocol import WorkerState
-from buddy.compiler.protocol.wire import FrameBuffer, WireError
+from buddy.compiler.protocol.connection import FrameBuffer, WireError
 from tests.reliability import recovery
 from tests.reliability.campaign import Tried
 from tests.reliability.drills import LATE, drill, drill_each, environment

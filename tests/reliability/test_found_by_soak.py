@@ -26,7 +26,7 @@ from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, ke
 from buddy.app.workbench import app
 from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
-from buddy.app.workspace.command_line import ScreenState, headless_command
+from buddy.app.workspace.presets import ScreenState, headless_command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.one_shot_requests import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import torch
 
-from buddy.app.reports.tuning import read_variation
+from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.settings import read_settings
 from buddy.compiler.engine.programs import resolve_plugins
 from buddy.compiler.graph.sizes import BadSizeError, parse_size

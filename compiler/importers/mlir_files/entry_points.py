@@ -24,7 +24,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import WriteEffects, symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
-from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_word
+from buddy.compiler.protocol.programs import InputShape, check_input_names, parse_input_shape
 
 # The maximum number of functions of a file that are opened.
 MAX_ENTRIES = 32
@@ -45,7 +45,7 @@ def read_entry_points_in_time(request: ReadRequest) -> ReadAnswer:
 def read_entry_points(request: ReadRequest) -> ReadAnswer:
     """Returns the programs in a file, each with its graph; or the error."""
     try:
-        shape_words = [shape_word(text) for text in request.shapes]
+        shape_words = [parse_input_shape(text) for text in request.shapes]
     except ValueError as error:
         todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
         return ReadAnswer(problem=Diagnostic(str(error), "the shapes to open with", todo))
@@ -61,13 +61,13 @@ def read_entry_points(request: ReadRequest) -> ReadAnswer:
         return ReadAnswer(problem=Diagnostic(what, request.title, "check that the file is complete"))
 
 
-def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: list[ShapeWord]) -> ReadAnswer:
+def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: list[InputShape]) -> ReadAnswer:
     names = [(number, name) for number, part in enumerate(parts) for name in _entry_names(part.module, request.entry)]
     if not names:
         return ReadAnswer(problem=_missing_entry(request, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
-        check_shape_names(shape_words, [f"arg{index}" for index in range(arity)])
+        check_input_names(shape_words, [f"arg{index}" for index in range(arity)])
     except ValueError as error:
         return ReadAnswer(problem=Diagnostic(str(error), request.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
@@ -130,7 +130,7 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
 
 
 def _open_entry(
-    part: ModulePart, name: str, title: str, request: ReadRequest, shape_words: list[ShapeWord]
+    part: ModulePart, name: str, title: str, request: ReadRequest, shape_words: list[InputShape]
 ) -> EntryPoint:
     """Opens one function as a program, in a copy of its module.
 
@@ -170,7 +170,7 @@ def _static_size(size: int | None) -> int:
     return size
 
 
-def _signature(entry: ir.Operation, module: ir.Module, name: str, shape_words: list[ShapeWord]) -> FunctionSignature:
+def _signature(entry: ir.Operation, module: ir.Module, name: str, shape_words: list[InputShape]) -> FunctionSignature:
     inputs, results = argument_types(entry)
     arguments, outputs = signature_values(inputs, "arg", shape_words), signature_values(results, "result")
     writes = WriteEffects(module.operation)

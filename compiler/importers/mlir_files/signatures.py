@@ -10,7 +10,7 @@ from typing import Any, Literal
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.programs import ShapeWord, shape_for
+from buddy.compiler.protocol.programs import InputShape, find_input_shape
 
 # The default for dynamic sizes.
 DEFAULT_SIZE = 4
@@ -65,13 +65,13 @@ def _llvm_result(text: str) -> ir.Type:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
+def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[InputShape] = ()) -> list[SignatureValue]:
     """Returns the arguments or results of the given types, named `prefix` with a number.
 
     `words` are the shapes that the user has set. Raises `NotRunnableError` for a type that a run cannot pass.
     """
     values = [
-        _value(f"{prefix}{number}", mlir_type, shape_for(words, f"{prefix}{number}", number))
+        _value(f"{prefix}{number}", mlir_type, find_input_shape(words, f"{prefix}{number}", number))
         for number, mlir_type in enumerate(types)
     ]
     for value in values:
@@ -80,7 +80,7 @@ def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[Shap
     return values
 
 
-def _value(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> SignatureValue:
+def _value(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
     """Returns the value of a type. Raises `NotRunnableError` for a type that a run cannot pass."""
     if isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(mlir_type, ir.MemRefType) else "tensor"
@@ -102,7 +102,7 @@ def _value(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> Signa
     return SignatureValue(name, "number", (), _dtype(name, text, mlir_type), mlir_type)
 
 
-def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: ShapeWord | None) -> tuple[int | None, ...]:
+def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: InputShape | None) -> tuple[int | None, ...]:
     """Returns the shape set by the user, else `shape`. Raises `NotRunnableError` if they contradict each other."""
     if user_shape is None:
         return shape
@@ -113,7 +113,7 @@ def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: ShapeWord
     return user_shape.shape
 
 
-def _pointer(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> SignatureValue:
+def _pointer(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
     if user_shape is None:
         raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
     return SignatureValue(

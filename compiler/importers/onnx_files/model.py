@@ -26,7 +26,7 @@ from buddy.compiler.importers.onnx_files.quantised_operators import (
     rewrite_quantised_operators,
 )
 from buddy.compiler.importers.onnx_files.replacements import UnsupportedNodeError, replace_nodes
-from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_for
+from buddy.compiler.protocol.programs import InputShape, check_input_names, find_input_shape
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PreparedModel:
     notes: list[str] = field(default_factory=list)
 
 
-def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel:
+def prepare_model(path: Path, shapes: Sequence[InputShape] = ()) -> PreparedModel:
     """Reads the model at `path`; `shapes` set the shapes of its inputs; other dynamic sizes become 1.
 
     Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `shapes` that do
@@ -178,12 +178,12 @@ def _strings_are_utf8(message: Message) -> bool:
     return True
 
 
-def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Sequence[ShapeWord]) -> list[str]:
+def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Sequence[InputShape]) -> list[str]:
     """Sets the sizes of inputs to those of `shapes`, and other dynamic sizes to 1; returns notes about the latter."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     try:
-        check_shape_names(shapes, [value.name for value in inputs])
+        check_input_names(shapes, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection_error(path, str(error), "give NAME=4x128 for one of these") from error
     notes, is_resized = [], False
@@ -193,7 +193,7 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
             raise _rejection_error(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
-        user_shape = shape_for(shapes, value.name, index)
+        user_shape = find_input_shape(shapes, value.name, index)
         if user_shape is not None and len(user_shape.shape) != len(tensor_type.shape.dim):
             raise _rejection_error(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"

@@ -22,7 +22,7 @@ from buddy.compiler.importers.sources.modules import capture_call, checked_shape
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram
-from buddy.compiler.protocol.programs import shape_for
+from buddy.compiler.protocol.programs import find_input_shape
 from buddy.compiler.protocol.source_locations import source_error
 from buddy.compiler.runtime.torch_values import from_torch_dtype
 
@@ -180,7 +180,7 @@ def _choose_inputs(
         if not isinstance(value, torch.Tensor):
             leaves.append(_known_size(value) if isinstance(value, torch.SymInt) else value)
             continue
-        user_shape = shape_for(words, name, index)
+        user_shape = find_input_shape(words, name, index)
         dtype = from_torch_dtype(value.dtype)
         if dtype is None:
             raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)

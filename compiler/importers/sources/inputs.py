@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.protocol.programs import ShapeWord, shape_word
+from buddy.compiler.protocol.programs import InputShape, parse_input_shape
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.captured import random_like
 from buddy.compiler.runtime.torch_values import to_torch_dtype
@@ -169,7 +169,7 @@ def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.G
     return torch.randint(bound, shape, generator=generator).to(torch_dtype)
 
 
-def dtype_of(word: ShapeWord) -> TensorDType:
+def dtype_of(word: InputShape) -> TensorDType:
     """Returns the dtype in a shape word, f32 by default. Raises `SourceError`."""
     dtypes = {dtype.value: dtype for dtype in TensorDType}
     if word.dtype and word.dtype not in dtypes:
@@ -196,7 +196,7 @@ def apply_shapes(
     generator = new_generator()
     for text in shapes:
         try:
-            word = shape_word(text)
+            word = parse_input_shape(text)
         except ValueError as error:
             raise source_error(str(error), "the shapes to capture with", _SHAPE_HINT) from error
         name, dtype = word.name, dtype_of(word)

@@ -15,7 +15,7 @@ from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import read_weights
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.importers.sources.tape import Tape
-from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_for, shape_word
+from buddy.compiler.protocol.programs import InputShape, check_input_names, find_input_shape, parse_input_shape
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
@@ -78,7 +78,7 @@ def make_inputs(opening: Opening, names: Sequence[str], optional: Collection[str
     """
     words = checked_shape_words(opening, names)
     generator = new_generator()
-    user_shapes = {name: shape_for(words, name, index) for index, name in enumerate(names)}
+    user_shapes = {name: find_input_shape(words, name, index) for index, name in enumerate(names)}
     missing = [name for name, user_shape in user_shapes.items() if user_shape is None and name not in optional]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
@@ -112,20 +112,20 @@ def _as_call(
     return args, kwargs
 
 
-def checked_shape_words(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
+def checked_shape_words(opening: Opening, names: Sequence[str]) -> list[InputShape]:
     """Returns the shapes that the user sets. Raises `SourceError`, also if one is not for a parameter in `names`."""
     words = shape_words(opening)
     try:
-        check_shape_names(words, names)
+        check_input_names(words, names)
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
     return words
 
 
-def shape_words(opening: Opening) -> list[ShapeWord]:
+def shape_words(opening: Opening) -> list[InputShape]:
     """Returns the shapes that the user sets, without checking the names. Raises `SourceError`."""
     try:
-        return [shape_word(text) for text in opening.shapes]
+        return [parse_input_shape(text) for text in opening.shapes]
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.protocol.text.python_code import decode_python
+from buddy.compiler.protocol.text.structure import decode_python
 from buddy.compiler.protocol.worker_messages import PythonText
 from buddy.compiler.runtime.captured import CapturedGraph
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.text.lines import line_count
 from buddy.compiler.protocol.text.store import text_name
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.worker_messages import Message, TextData
 
 _READ_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, WireError, encode
+from buddy.compiler.protocol.connection import FrameBuffer, FrameDecoder, WireError, encode
 from buddy.compiler.support.processes.interpreters import python_command
 from buddy.compiler.support.processes.lifetime import LifetimePipe, describe_exit, kill_group, start_with_pipe
 

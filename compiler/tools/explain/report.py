@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol.dynamo import (
+    BREAK_FIX,
     DynamoBreak,
     DynamoCompile,
     DynamoGuard,
@@ -17,10 +18,10 @@ from buddy.compiler.protocol.dynamo import (
     GuardFailure,
     RecompileLimit,
     UserFrame,
+    read_break,
 )
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.one_shot_messages import TraceRecord
-from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX, read_break
 from buddy.compiler.tools.explain.guards import (
     TensorFacts,
     as_written,

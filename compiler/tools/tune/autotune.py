@@ -18,7 +18,7 @@ from buddy.compiler.driver import program_cache
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Attempted, Frame, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe, digest
-from buddy.compiler.protocol.tuning import SpaceError, space_of
+from buddy.compiler.protocol.searches import SpaceError, space_of
 from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune import worker

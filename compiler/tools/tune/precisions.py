@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.protocol import Attempted, Diagnostic, Frame, Progress, Tune, Tuned
 from buddy.compiler.protocol.recipe import F32, PRECISIONS, Precision, PrecisionChoice, Recipe
-from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
+from buddy.compiler.protocol.searches import FrontPoint, NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.processes import (
     CompareRecipes,

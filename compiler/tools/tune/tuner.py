@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.tuning import Point, Space
+from buddy.compiler.protocol.searches import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.processes import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
 

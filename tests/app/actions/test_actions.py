@@ -17,9 +17,8 @@ from buddy.app.screens.detail import help_screen
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.widgets.textual_helpers import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.dispatch import DispatchError, methods_of_actions
-from buddy.app.workbench.palette import UNLISTED_ACTIONS, is_listed
-from buddy.app.workbench.status_lines import key_cells, prompt_cells, prompt_key_at
+from buddy.app.workbench.border_lines import key_cells, prompt_cells, prompt_key_at
+from buddy.app.workbench.dispatch import UNLISTED_ACTIONS, DispatchError, is_listed, methods_of_actions
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.edit_text import with_replaced_ir
+from buddy.app.commands.recipe_edits import with_replaced_ir
 from buddy.app.screens.editor import EditorScreen, PipelineScreen
 from buddy.compiler.protocol.recipe import PassStep
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.exports import parse_kinds
+from buddy.app.commands.backend import parse_kinds
 from buddy.compiler.codegen.machines import TARGET_NAMES
 from buddy.compiler.protocol.recipe import TARGETS
 

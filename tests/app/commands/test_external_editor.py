@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.commands.edit_text import EditorError, NoEditorError, edit_in_external_editor, split_editor_command
+from buddy.app.commands.recipe_edits import EditorError, NoEditorError, edit_in_external_editor, split_editor_command
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings

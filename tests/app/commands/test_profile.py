@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.profile import roofline
+from buddy.app.commands.performance import roofline
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
 from buddy.app.screens.results import LogScreen, ResultScreen

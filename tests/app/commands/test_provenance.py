@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.node_history import NodeRemark, node_history
+from buddy.app.reports.nodes import NodeRemark, node_history
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.screens.stage_lists import FollowScreen, NodeHistoryScreen

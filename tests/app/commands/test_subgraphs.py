@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.commands.bisect import _Bisection
-from buddy.app.reports.bisections import bisection_lines, parse_criterion, write_bisection
+from buddy.app.commands.reduce import _Bisection
 from buddy.app.reports.results import USE
+from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
 from buddy.app.screens.results import ResultScreen
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.tune import parse_tune_request
+from buddy.app.commands.performance import parse_tune_request
 from buddy.app.panes.graph import GraphPane
 from buddy.app.reports.numerics import PrecisionGain, precision_gain
 from buddy.app.reports.results import precisions_result
-from buddy.app.reports.tuning import (
+from buddy.app.reports.searches import (
     VariationError,
     attempt_line,
     error_time_plot,
@@ -26,7 +26,7 @@ from buddy.app.screens.results import LogScreen, ResultScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
+from buddy.compiler.protocol.searches import FrontPoint, NodePrecision, PrecisionEffect
 
 Open = Callable[..., Any]
 TRIES = (

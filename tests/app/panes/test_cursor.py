@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.commands.edit_text import editor_command
+from buddy.app.commands.recipe_edits import editor_command
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.panes.ir_loader import similar_lines, users_of
 from buddy.app.screens.editor import EditorScreen

@@ -10,8 +10,7 @@ import pytest
 from buddy.app.actions import replace_keys
 from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.ir_loader import IrRows
-from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Folds, TextFold
+from buddy.app.reports.text.rows import DiffRows, Folds, TextFold
 from buddy.app.session.line_cache import PAGE_LINES, LineCache
 from buddy.app.session.requests import UnavailableError
 from buddy.app.workbench.app import Workbench

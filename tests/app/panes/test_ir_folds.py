@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports.text.abbreviations import TypeNames, abbreviate_types
-from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
+from buddy.app.reports.text.rows import Folds, TextFold, unfold_line
 from buddy.app.reports.text.search_hits import first_and_last_text, stage_note, stages_with_hits
 from buddy.app.session.stages import StageRow, key_stages
 from buddy.app.workspace.session_file import Bookmark, Bookmarks

@@ -11,10 +11,10 @@ from buddy.app.actions import PANES, Situation
 from buddy.app.panes.outputs import outputs_lines
 from buddy.app.reports import formatting
 from buddy.app.screens.tables import RunsScreen
-from buddy.app.session.file_watch import FileStates
+from buddy.app.session.monitors import FileStates
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, cells_length, wrap_line
-from buddy.app.workbench import status_lines
+from buddy.app.workbench import border_lines
 from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
@@ -165,15 +165,15 @@ def test_in_ascii_mode_nothing_beyond_ascii_is_drawn(state: State, recipe: Recip
     workspace = Workspace("model.py", store=tmp_path)  # type: ignore[arg-type]
     state.progress = p.Progress(1, "loading", 0.5)
     texts = [shown(state, recipe, glyphs=formatting.ASCII)]
-    texts.append(text_of([status_lines.header_cells(state, workspace, state.busy, 120, formatting.ASCII)]))
-    texts.append(text_of([status_lines.status_cells(state, "", "", state.busy, PANES, "ir", 80, formatting.ASCII)]))
+    texts.append(text_of([border_lines.header_cells(state, workspace, state.busy, 120, formatting.ASCII)]))
+    texts.append(text_of([border_lines.status_cells(state, "", "", state.busy, PANES, "ir", 80, formatting.ASCII)]))
     assert all(text.isascii() for text in texts)
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
 @pytest.mark.parametrize("pane", PANES)
 def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> None:
-    cells = status_lines.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
+    cells = border_lines.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
     assert cells_length(cells) <= width
     assert "help" in text_of([cells])
     assert "commands" in text_of([cells])
@@ -182,10 +182,10 @@ def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> Non
 def test_a_recipe_that_was_compiled_before_has_no_time(state: State) -> None:
     state.engine, state.graph_state.compiled_recipe = "ready", Recipe()
     state.graph_state.n_reused_stages, state.graph_state.compile_seconds = 63, 0.0
-    text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
+    text = text_of([border_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
     assert text.strip() == "compiled before: all 63 stages are from the cache"
     state.graph_state.compile_seconds = 0.5
-    text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
+    text = text_of([border_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
     assert text.strip() == "compiled in 500 ms (63 stages from cache)"
 
 
@@ -194,7 +194,7 @@ def test_the_status_line_prefers_the_hint_then_the_message_then_the_problem(stat
 
     def line(message: str, hint: str) -> str:
         return text_of(
-            [status_lines.status_cells(state, message, hint, state.busy, PANES, None, 80, formatting.UNICODE)]
+            [border_lines.status_cells(state, message, hint, state.busy, PANES, None, 80, formatting.UNICODE)]
         )
 
     assert "g…" in line("said", "g…")

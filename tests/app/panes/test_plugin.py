@@ -26,7 +26,7 @@ from buddy.app.session.pane_plugins import (
     find_panes,
     pane_file_error,
 )
-from buddy.app.workbench.palette import ActionCommands
+from buddy.app.workbench.dispatch import ActionCommands
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plugin_code import TimeIsUp
 from buddy.compiler.protocol.recipe import PluginFile

@@ -24,7 +24,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.search import LINE_SECONDS, SEARCH_SECONDS, TOO_SLOW, Matches
-from buddy.app.workbench.palette import Palette, command_score, is_listed
+from buddy.app.workbench.dispatch import Palette, command_score, is_listed
 
 Open = Callable[..., Any]
 

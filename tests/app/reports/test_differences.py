@@ -10,8 +10,7 @@ from buddy.app.panes.ir_comparison import change_counts, no_change_badge
 from buddy.app.panes.ir_document import IrContent
 from buddy.app.panes.ir_painter import highlight_changes
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import CONTEXT, DiffLayout, DiffRow, DiffRows, Hunk
-from buddy.app.reports.text.folds import TextFold
+from buddy.app.reports.text.rows import CONTEXT, DiffLayout, DiffRow, DiffRows, Hunk, TextFold
 from buddy.app.reports.text.unified import changed_words
 
 LAYOUTS: tuple[DiffLayout, ...] = ("unified", "side-by-side")

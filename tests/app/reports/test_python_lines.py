@@ -16,7 +16,7 @@ from buddy.app.reports.python_lines import (
 )
 from buddy.compiler.protocol import NodeRow, NodeTime
 from buddy.compiler.protocol.provenance import PythonStructure
-from buddy.compiler.protocol.text.python_code import python_structure
+from buddy.compiler.protocol.text.structure import python_structure
 
 CODE = """import torch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from buddy.app.reports.nodes import role_text, training_memory, training_summary
 from buddy.app.reports.run_report import lowering_table
-from buddy.app.reports.training_memory import role_text, training_memory, training_summary
 from buddy.compiler.protocol import Assignment, GraphInfo, NodeRow
 
 

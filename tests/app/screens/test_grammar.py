@@ -16,7 +16,7 @@ from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.table import Column, ColumnSort, column_at, table_head
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.palette import Palette
+from buddy.app.workbench.dispatch import Palette
 from tests.app.picturing import compiled, passed_on, until
 from tests.app.test_pictures import SCREENS, Shown, every_screen, show
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from buddy.app.session import heartbeat
-from buddy.app.session.heartbeat import Heartbeat
-from buddy.app.session.remote_host import RemoteHost
+from buddy.app.session import monitors
+from buddy.app.session.engine_options import RemoteHost
+from buddy.app.session.monitors import Heartbeat
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
 from buddy.app.workspace.workspace import Workspace
@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CHECK_SECONDS", 0.1),
         ("START_SILENCE_SECONDS", 2.0),
     ):
-        monkeypatch.setattr(heartbeat, name, seconds)
+        monkeypatch.setattr(monitors, name, seconds)
 
 
 async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[int]:
@@ -126,7 +126,7 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
 
 async def test_remote_engines_are_monitored_by_their_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A login may take longer than a local start, and an abandoned remote engine would keep running."""
-    monkeypatch.setattr(heartbeat, "START_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(monitors, "START_SILENCE_SECONDS", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
     living = asyncio.ensure_future(session.keep_running())

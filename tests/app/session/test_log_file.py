@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.session.log_file import MAX_OLD_FILES, LogFile
+from buddy.app.session.engine_options import MAX_OLD_FILES, LogFile
 
 
 def test_a_long_log_is_rotated_and_the_oldest_file_is_dropped(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.session.progress import BusyPeriod, PartTimes, RemainingTimeEstimate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
-from buddy.app.workbench.status_lines import progress_text, status_cells
+from buddy.app.workbench.border_lines import progress_text, status_cells
 from buddy.app.workspace.settings import Settings, read_settings
 from buddy.compiler.protocol import Captured, Compiled, GraphInfo, Progress, Stage
 from buddy.compiler.protocol.recipe import Recipe

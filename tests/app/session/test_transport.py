@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
+from buddy.app.session.engine_options import NO_LOG, RemoteHost
 from buddy.app.session.line_cache import PAGE_LINES
-from buddy.app.session.log_file import NO_LOG
-from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.transport import EngineError, ResumingTransport
 from buddy.app.workspace.workspace import Workspace

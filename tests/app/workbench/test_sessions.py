@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.workspace.command_line import ScreenState, headless_command
+from buddy.app.workspace.presets import ScreenState, headless_command
 from buddy.app.workspace.session_file import read_session, recipe_summary, record_first_script
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe

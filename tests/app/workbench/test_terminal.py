@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from buddy.app.panes.jobs import MESSAGE_SECONDS
-from buddy.app.workspace.session_file import SavedScreen, read_session
+from buddy.app.workspace.session_file import SavedSession, read_session
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.
@@ -119,7 +119,7 @@ def test_runs_and_bookmarks_of_a_killed_workbench_are_restored(terminal: Callabl
     other.until("Runs", PATIENCE)
 
 
-def kept_in(folder: Path) -> list[SavedScreen]:
+def kept_in(folder: Path) -> list[SavedSession]:
     return [read_session(path)[0] for path in folder.rglob("*.session")]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
 from buddy.app.workspace.files import FileLock, exclusive_lock, is_held
-from buddy.app.workspace.session_file import Bookmark, Bookmarks, RunRecord, SavedScreen, merge_sessions, read_session
+from buddy.app.workspace.recipe_files import EditorDraft, SavedDraft, saved_drafts
+from buddy.app.workspace.session_file import Bookmark, Bookmarks, RunRecord, SavedSession, merge_sessions, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -26,7 +26,7 @@ from buddy.compiler.protocol.run_report import RunReport, Timing
 TYPING = """
 import sys
 from pathlib import Path
-from buddy.app.workspace.drafts import EditorDraft
+from buddy.app.workspace.recipe_files import EditorDraft
 draft = EditorDraft(Path(sys.argv[1]), "pipeline")
 draft.save(sys.argv[2], "was")
 print("typed", flush=True)
@@ -228,12 +228,12 @@ def test_runs_and_bookmarks_of_both_are_merged() -> None:
 
     timing = Timing(1.0, 1.0, 1.0, 1)
     report = RunReport(0, (), timing, timing, 0, 0, 0.0)
-    base = SavedScreen("graph", runs=runs(1.0), bookmarks=marks(1, 2))
-    theirs = SavedScreen("ir", runs=runs(1.0, 3.0), bookmarks=marks(1, 2, 3))
-    mine = SavedScreen("passes", runs=runs(1.0, 2.0), bookmarks=marks(1, 4))
+    base = SavedSession("graph", runs=runs(1.0), bookmarks=marks(1, 2))
+    theirs = SavedSession("ir", runs=runs(1.0, 3.0), bookmarks=marks(1, 2, 3))
+    mine = SavedSession("passes", runs=runs(1.0, 2.0), bookmarks=marks(1, 4))
     found = merge_sessions(base, theirs, mine)
     assert (found.pane, found.runs, found.bookmarks) == ("passes", runs(1.0, 2.0, 3.0), marks(1, 3, 4))
-    assert merge_sessions(base, SavedScreen(bookmarks=5), mine).bookmarks == marks(4)
+    assert merge_sessions(base, SavedSession(bookmarks=5), mine).bookmarks == marks(4)
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------
@@ -251,4 +251,4 @@ def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
     assert path.exists(), "one has it still"
     one.release()
     assert list(tmp_path.iterdir()) == []
-    assert read_session(path) == (SavedScreen(), "")
+    assert read_session(path) == (SavedSession(), "")

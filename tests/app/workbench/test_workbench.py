@@ -210,7 +210,7 @@ async def test_a_fast_second_key_lists_nothing_and_a_click_elsewhere_ends_the_se
     workbench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A loaded machine may take long between the two keys.
-    monkeypatch.setattr("buddy.app.workbench.key_sequences.WHICH_KEY_SECONDS", 600.0)
+    monkeypatch.setattr("buddy.app.workbench.dispatch.WHICH_KEY_SECONDS", 600.0)
     async with workbench("arith_add.py") as bench:
         which_key = bench.app.key_sequences.which_key
         opened: list[str] = []

@@ -15,7 +15,7 @@ import pytest
 
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
+from buddy.app.workspace.recipe_files import EditorDraft, SavedDraft, saved_drafts
 from buddy.app.workspace.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from buddy.app.workspace.session_file import (
     Bookmarks,
     RunRecord,
     SavedCursor,
-    SavedScreen,
+    SavedSession,
     SessionFile,
     make_record,
     read_session,
@@ -41,7 +41,7 @@ def marks(*lines: int) -> list[Any]:
     return Bookmarks(Bookmark(0, ("cse", 0), line, "x") for line in lines).to_data()
 
 
-def of_file(path: Path) -> tuple[SavedScreen, SessionFile]:
+def of_file(path: Path) -> tuple[SavedSession, SessionFile]:
     file = SessionFile(path)
     return file.read()[0], file
 
@@ -64,11 +64,11 @@ def test_concurrent_writers_merge_added_and_removed_entries(tmp_path: Path) -> N
     path = tmp_path / "x.session"
     (_, one), (_, two) = of_file(path), of_file(path)
     for mine, kept in (
-        (one, SavedScreen("ir", bookmarks=marks(1), runs=runs(1.0))),
-        (two, SavedScreen("graph", bookmarks=marks(2), runs=runs(2.0))),
-        (one, SavedScreen("ir", bookmarks=marks(1, 3), runs=runs(1.0, 3.0))),
-        (two, SavedScreen("passes", bookmarks=[], runs=runs(2.0, 4.0))),
-        (one, SavedScreen("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
+        (one, SavedSession("ir", bookmarks=marks(1), runs=runs(1.0))),
+        (two, SavedSession("graph", bookmarks=marks(2), runs=runs(2.0))),
+        (one, SavedSession("ir", bookmarks=marks(1, 3), runs=runs(1.0, 3.0))),
+        (two, SavedSession("passes", bookmarks=[], runs=runs(2.0, 4.0))),
+        (one, SavedSession("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
     ):
         mine.set_session(kept)
         mine.write()
@@ -81,10 +81,10 @@ def test_concurrent_writers_merge_added_and_removed_entries(tmp_path: Path) -> N
 def test_an_unchanged_session_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     _, file = of_file(path)
-    file.set_session(SavedScreen("ir", runs=runs(1.0)))
+    file.set_session(SavedSession("ir", runs=runs(1.0)))
     file.write()
     before = path.stat()
-    file.set_session(SavedScreen("ir", runs=runs(1.0)))
+    file.set_session(SavedSession("ir", runs=runs(1.0)))
     assert file.is_written
     file.write()
     assert path.stat().st_mtime_ns == before.st_mtime_ns
@@ -94,18 +94,18 @@ def test_an_older_session_never_overwrites_a_newer_one(tmp_path: Path, monkeypat
     """The workbench exits during a slow write."""
     go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_session
 
-    def slow(path: Path, kept: SavedScreen) -> None:
+    def slow(path: Path, kept: SavedSession) -> None:
         at_it.set()
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
     monkeypatch.setattr(session_file, "write_session", slow)
     _, file = of_file(tmp_path / "x.session")
-    file.set_session(SavedScreen("ir"))
+    file.set_session(SavedSession("ir"))
     writers = [threading.Thread(target=file.write) for _ in range(3)]
     writers[0].start()
     assert at_it.wait(PATIENCE)
-    file.set_session(SavedScreen("passes"))
+    file.set_session(SavedSession("passes"))
     for writer in writers[1:]:
         writer.start()
     assert not file.is_written
@@ -121,7 +121,7 @@ def test_an_unreadable_session_is_renamed_by_the_first_write(tmp_path: Path) -> 
     file = SessionFile(path)
     assert "could not be read" in file.read()[1]
     assert path.read_bytes() == b"mine"
-    file.set_session(SavedScreen("ir"))
+    file.set_session(SavedSession("ir"))
     file.write()
     assert (path.with_name("x.session.unread").read_bytes(), read_session(path)[0].pane) == (b"mine", "ir")
 
@@ -158,7 +158,7 @@ async def test_a_session_with_unreadable_bookmarks_is_renamed(tmp_path: Path) ->
     app = opened(tmp_path)
     path = app.session_commands._path
     _, file = of_file(path)
-    file.set_session(SavedScreen("ir", bookmarks=["of another kind"]))
+    file.set_session(SavedSession("ir", bookmarks=["of another kind"]))
     file.write()
     before = path.read_bytes()
     async with app.run_test(size=(100, 24)) as pilot:
@@ -171,7 +171,7 @@ async def test_a_blocked_disk_delays_no_key(tmp_path: Path, monkeypatch: pytest.
     go_on, real = threading.Event(), session_file.write_session
     at_it: list[threading.Thread] = []
 
-    def stuck(path: Path, kept: SavedScreen) -> None:
+    def stuck(path: Path, kept: SavedSession) -> None:
         at_it.append(threading.current_thread())
         assert go_on.wait(PATIENCE)
         real(path, kept)
@@ -197,7 +197,7 @@ async def test_a_full_disk_is_reported_once_and_the_write_is_repeated(
     monkeypatch.setattr(sessions, "SAVE_SECONDS", 0.02)
     full, tried, real, told = True, 0, session_file.write_session, []
 
-    def write(path: Path, kept: SavedScreen) -> None:
+    def write(path: Path, kept: SavedSession) -> None:
         nonlocal tried
         tried += 1
         if full:
@@ -227,7 +227,7 @@ async def test_saved_state_that_is_not_restored_yet_stays_saved(
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)
     place = SavedCursor("hash", 7, 3, "  %0 = linalg.matmul", "mm")
-    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen, cursor=place))
+    file.set_session(SavedSession("passes", stage=("cse", 1), node="mm", inputs=chosen, cursor=place))
     file.write()
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:

@@ -134,7 +134,7 @@ def test_config_prints_its_path_and_the_values(
 @pytest.mark.slow
 async def test_remapped_keys_work_and_the_default_keys_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The hint names the second keys until they are listed.
-    monkeypatch.setattr("buddy.app.workbench.key_sequences.WHICH_KEY_SECONDS", 600.0)
+    monkeypatch.setattr("buddy.app.workbench.dispatch.WHICH_KEY_SECONDS", 600.0)
     source = Path(__file__).resolve().parents[3] / "samples" / "arith_add.py"
     keys: dict[str, str | list[str]] = {"next-pane": "ctrl+g", "zoom": "X w", "ir.definition": "f5", "move.down": "j"}
     app = Workbench(str(source), store=tmp_path, settings=Settings(keys=keys))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from buddy.compiler.protocol.text.python_code import MAX_PARSED_CHARACTERS, decode_python, python_structure
+from buddy.compiler.protocol.text.structure import MAX_PARSED_CHARACTERS, decode_python, python_structure
 
 CODE = '''"""A module
 of two lines."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.regions import TextSymbol, region_at, symbols
+from buddy.compiler.protocol.text.structure import TextSymbol, region_at, symbols
 
 MLIR = """#map = affine_map<(d0) -> (d0)>
 module {

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.protocol.dynamo import DynamoReport
-from buddy.compiler.protocol.text.graph_breaks import read_break
+from buddy.compiler.protocol.dynamo import DynamoReport, read_break
 from buddy.compiler.tools.explain.guards import kind_of_expression, read_reason, scope_of
 from buddy.compiler.tools.explain.records import function_title, is_user_file
 from buddy.compiler.tools.explain.trace_files import TraceError, read_trace

@@ -12,7 +12,7 @@ import pytest
 from buddy.compiler.protocol import Attempted, Frame, Progress, Tune, Tuned
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PRECISIONS, Precision
-from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
+from buddy.compiler.protocol.searches import NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.precisions import (
     PrecisionSearch,

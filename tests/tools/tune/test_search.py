@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from buddy.compiler.protocol.tuning import Point
+from buddy.compiler.protocol.searches import Point
 from buddy.compiler.tools.tune.tuner import SearchStrategy
 
 SIZES = (6, 5, 4, 2)

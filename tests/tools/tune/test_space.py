@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from buddy.app.reports.tuning import VariationError, read_variation
+from buddy.app.reports.searches import VariationError, read_variation
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.tuning import SpaceError, space_of
+from buddy.compiler.protocol.searches import SpaceError, space_of
 
 BASE = default_recipe("samples/mlp.py")
 ROWS = "contractions-to-kernels.rows"

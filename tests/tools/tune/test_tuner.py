@@ -9,7 +9,7 @@ import pytest
 
 from buddy.compiler.protocol import Tune
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.tuning import space_of
+from buddy.compiler.protocol.searches import space_of
 from buddy.compiler.tools.tune import tuner
 from buddy.compiler.tools.tune.processes import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 from buddy.compiler.tools.tune.tuner import Tuner

@@ -1,12 +1,26 @@
-"""A remote engine: the ssh commands that start, reach and stop it, and the explanation of ssh's errors."""
+"""The options with which an engine starts: the host that it runs on, by ssh, and the file of its log (`--log`).
+
+`RemoteHost` makes the ssh commands that start, reach and stop a remote engine, and explains ssh's errors. `LogFile`
+appends to the log, and rotates it at a size limit.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
 import shlex
+import stat
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
+from buddy.compiler.protocol import LogLevel
 from buddy.compiler.protocol.resumable_stream import EXIT_UNANSWERED
+
+# ---- a remote engine -------------------------------------------------------------------------------------------------
+
 
 # How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
 RECONNECT_SECONDS = 600.0
@@ -117,3 +131,83 @@ _SSH_ERRORS = (
         "install the same version on both sides",
     ),
 )
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+# The size at which the file is rotated, 8 MiB.
+MAX_BYTES = 8 << 20
+# The number of old files that are kept: FILE.1, the newest, to FILE.3.
+MAX_OLD_FILES = 3
+
+
+class LogOptions(NamedTuple):
+    """The path of the log (`None` without a log file), and the minimum level of its messages."""
+
+    path: Path | None = None
+    level: LogLevel = "info"
+
+
+NO_LOG = LogOptions()
+
+
+class LogFile:
+    """A log file that is open while an engine runs. Several processes may append to it.
+
+    The constructor raises `OSError` if the file cannot be opened. The methods raise no errors.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
+        self._file: BinaryIO = self._open_file()
+
+    def _open_file(self) -> BinaryIO:
+        """Opens the file at the path to append to it. Raises `OSError`."""
+        # Readable only by the user, because errors quote lines of programs.
+        return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`. Data that cannot be written, for example on a full disk, is dropped."""
+        with contextlib.suppress(OSError, ValueError):
+            size = self._current_size()
+            if size is not None and size + len(data) > self._max_bytes:
+                self._rotate()
+            self._file.write(data)
+
+    def _current_size(self) -> int | None:
+        """Returns the size of the file in bytes; `None` for a device or another special file.
+
+        If another process has rotated or deleted the file, this reopens the file at the path, or creates it.
+        """
+        status = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not self._path.exists() or not os.path.samestat(status, self._path.stat()):
+            self._reopen()
+            status = os.fstat(self._file.fileno())
+        return status.st_size
+
+    def _rotate(self) -> None:
+        """Rotates the file, unless another process has just done so, and starts a new one."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
+                for number in range(MAX_OLD_FILES - 1, 0, -1):
+                    if self._numbered(number).exists():
+                        self._numbered(number).replace(self._numbered(number + 1))
+                self._path.replace(self._numbered(1))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Opens the file that is at the path now, instead of the open one. Raises `OSError`."""
+        reopened = self._open_file()
+        self._file.close()
+        self._file = reopened
+
+    def _numbered(self, number: int) -> Path:
+        """Returns the path of old file `number`, 1 for the newest."""
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def close(self) -> None:
+        self._file.close()
