@@ -20,7 +20,8 @@ from buddy.compiler.passes.kernels.conv.selection import (
     emit_conv_function,
 )
 from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse_convolution
-from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
+from buddy.compiler.passes.kernels.conv.winograd.blocking import multiplies_bytes
+from buddy.compiler.passes.kernels.conv.winograd.transforms import EXACT_TILE_SIZE, TILE_SIZES
 from buddy.compiler.passes.kernels.neighbours import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
@@ -49,6 +50,9 @@ class ConvolutionsToKernels(MlirPass):
     On bfloat16 and a target with an instruction for its products on vectors, size 2 rounds transformed images and
     weights to bfloat16: sums in float32 then differ by 0.4 % of their root mean square, 2.4 times as much as by the
     rounding of the result to bfloat16.
+
+    Bytes that are multiplied by signed bytes use size 4, with products of 16-bit integers; the sums are exact. "2" does
+    not apply to them.
 
     Gradients of 3x3 kernels without stride, dilation and groups are computed from tiles of 2x2 positions, with an error
     like that of direct convolution, whatever the tile size. "never" disables that too.
@@ -132,7 +136,8 @@ class ConvolutionsToKernels(MlirPass):
         try:
             if self.winograd != "auto":
                 return choose_winograd(conv, context.target, int(self.winograd), 0, are_packed_before), []
-            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, are_packed_before), []
+            tile_size = EXACT_TILE_SIZE if multiplies_bytes(conv) else min(TILE_SIZES)
+            return choose_winograd(conv, context.target, tile_size, _MIN_SPEEDUP, are_packed_before), []
         except UnsupportedError as reason:
             return choose_direct(conv, context.target), [f"not winograd: {reason}"]
 

@@ -15,7 +15,8 @@ Array = np.ndarray[Any, Any]
 _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 # The arrays in which elements are passed: NumPy has no bfloat16.
 STORED = {
-    "f16": np.float16, "bf16": np.int16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i32": np.int32,
+    "f16": np.float16, "bf16": np.int16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16,
+    "i32": np.int32,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from buddy.compiler.support.target import Target
 from tests.support.mlir_jit import Compiled
 
 _INTRINSIC = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.([\w.]+)"(\(.*\) : \(.*\) -> vector<(\d+)x\w+>)')
-_GROUPS = {"vpdpbusd": 4, "dpbf16ps": 2, "pmadd": 2}
+_GROUPS = {"vpdpbusd": 4, "vpdpwssd": 2, "dpbf16ps": 2, "pmadd": 2}
 # In the name of an instruction that multiplies unsigned with signed bytes and adds pairs in 16 bits; kernels avoid that
 # it saturates.
 _BYTES = "pmaddub"

@@ -88,11 +88,18 @@ VPMADDWD = DotInstruction(
     "vpmaddwd", "i8", "i16", 2, "i32", _ANY_SIGNS,
     ((64, "llvm.x86.avx512.pmaddw.d.512"), (32, "llvm.x86.avx2.pmadd.wd")),
 )  # fmt: skip
+# Sums wrap around: they are exact modulo 2^32.
+VPDPWSSD = DotInstruction(
+    "vpdpwssd", "i16", "i16", 2, "i32", ((False, False),),
+    ((64, "llvm.x86.avx512.vpdpwssd.512"), (32, "llvm.x86.avx512.vpdpwssd.256")),
+)  # fmt: skip
 TDPBF16PS = DotInstruction("tdpbf16ps", "bf16", "bf16", 2, "f32", ((False, False),))
 # Stands for tdpbssd, tdpbsud, tdpbusd and tdpbuud, one for each pair of signs.
 TDPB = DotInstruction("tdpbssd", "i8", "i8", 4, "i32", _ANY_SIGNS)
 
-INSTRUCTIONS = {instruction.name: instruction for instruction in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
+INSTRUCTIONS = {
+    instruction.name: instruction for instruction in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPDPWSSD, VPMADDWD)
+}
 
 # A signed byte x whose highest bit is inverted is x + OFFSET if it is read as unsigned.
 OFFSET = 128

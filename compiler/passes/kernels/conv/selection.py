@@ -12,6 +12,7 @@ from buddy.compiler.passes.kernels.conv import direct, in_place, patches, shape,
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
+from buddy.compiler.passes.kernels.conv.winograd.exact_kernel import ExactWinograd
 from buddy.compiler.passes.kernels.conv.winograd.gradient_kernel import WinogradGradient
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weight_packing
 from buddy.compiler.passes.kernels.emit import KernelEmitter
@@ -60,7 +61,7 @@ class BlockedConvolution:
     @property
     def reads_unpacked_weights(self) -> bool:
         """True if the kernel reads the unpacked weights too."""
-        return isinstance(self.blocking, winograd.WinogradBlocking)
+        return isinstance(self.blocking, winograd.WinogradBlocking) and not winograd.multiplies_bytes(self.conv)
 
     @property
     def dot(self) -> str:
@@ -76,7 +77,7 @@ class BlockedConvolution:
         """Returns the name of the kernel's function, such as `conv_56x56x64_3x3x64`."""
         conv, sums_taps = self.conv, isinstance(self.blocking, tap_sums.TapBlocking)
         kind = (
-            "winograd" if self.reads_unpacked_weights
+            "winograd" if isinstance(self.blocking, winograd.WinogradBlocking)
             else "winograd_gradient" if isinstance(self.blocking, gradients.GradientBlocking)
             else "tap_sums" if sums_taps
             else "depthwise" if conv.depthwise
@@ -116,6 +117,8 @@ def choose_winograd(
     `UnsupportedError` if Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
     """
     winograd.check_supported(conv)
+    if winograd.multiplies_bytes(conv):
+        winograd.check_exact(conv, tile_size, target)
     direct_blocking = choose_direct(conv, target).blocking
     direct_rate = direct_blocking.products_per_step if isinstance(direct_blocking, patches.PatchBlocking) else 1
     _check_speedup(winograd.estimate_speedup(conv, tile_size, target, packed, direct_rate), min_speedup)
@@ -159,7 +162,8 @@ def emit_conv_function(
         scratch = None if packed or packing is None else _pack_into_scratch(e, packing, b)
         weights = b if scratch is None else flatten(scratch)
         if isinstance(block, winograd.WinogradBlocking):
-            Winograd(e, a, weights, unpacked, results, conv, block).emit()
+            kernel = ExactWinograd if winograd.multiplies_bytes(conv) else Winograd
+            kernel(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, gradients.GradientBlocking):
             WinogradGradient(e, a, weights, results, gradients.analyse_gradient(conv), block).emit()
         elif isinstance(block, in_place.PairedBlocking):

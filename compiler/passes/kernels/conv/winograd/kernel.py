@@ -21,6 +21,7 @@ from buddy.compiler.passes.kernels.conv.direct import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.blocking import (
     WinogradBlocking,
+    input_lanes,
     padded_channels,
     tile_products,
     tiles_of,
@@ -29,7 +30,6 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import (
     WINDOW,
     TransformedWeights,
     apply_on_both_sides,
-    transforms,
 )
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
@@ -95,7 +95,7 @@ class CheckedKernel(ConvKernel):
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """A tile: its offset in the image, its offsets in the results, and the number of its valid `lines` and `pixels`."""
 
     start: Index
@@ -110,8 +110,8 @@ def weight_packing(conv: Convolution, blocking: WinogradBlocking) -> Transformed
     window = (lines.strides[1], pixels.strides[1])
     n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
     columns, lanes = blocking.gemm.columns, blocking.lanes
-    element, group = blocking.element(conv), blocking.gemm.group
-    return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, element, group)
+    element, group, parts = blocking.element(conv), blocking.gemm.group, blocking.parts
+    return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, element, group, parts)
 
 
 class Winograd(CheckedKernel):
@@ -129,9 +129,9 @@ class Winograd(CheckedKernel):
     ) -> None:
         super().__init__(e, a, b, unpacked, results, conv)
         self.block, self.columns = blocking, blocking.gemm.columns
-        self.matrices, self.tiles = transforms(blocking.tile_size), tiles_of(conv, blocking.tile_size)
-        self.packing = weight_packing(conv, blocking)
-        self.channels = padded_channels(conv, self.lanes)
+        self.packing, self.tiles = weight_packing(conv, blocking), tiles_of(conv, blocking.tile_size)
+        self.matrices = self.packing.matrices
+        self.input_lanes, self.channels = input_lanes(conv, self.lanes), padded_channels(conv, self.lanes)
 
     def emit(self) -> None:
         """Emits the blocks of tiles. Threads share the blocks if there are enough, otherwise the work on each."""
@@ -155,16 +155,6 @@ class Winograd(CheckedKernel):
         count = e.minimum(self.block.tiles, e.subtract(math.prod(self.tiles), first))
         transformed = self._scratch(self.channels, ir.Type.parse(self.packing.element))
 
-        def emit_panel(numbers: list[Index]) -> None:
-            sums = self._scratch(self.columns, self.vector.element_type)
-            self._multiply(transformed, numbers[0], sums)
-
-            def emit_tile(slot: Index) -> None:
-                self._transform_output(self._tile(e.add(first, slot)), slot, sums, numbers[0])
-
-            e.for_each(0, count, 1, emit_tile)
-            memref.dealloc(sums)
-
         def emit_input_transform(slots: list[Index]) -> None:
             # A slot is the position of a tile in the block. Slots after the last tile transform it again; their results
             # are not used.
@@ -173,8 +163,24 @@ class Winograd(CheckedKernel):
 
         transformed_bytes = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
         e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=transformed_bytes))
-        e.parallel([self.packing.shape[0]], emit_panel, work)
+        e.parallel(
+            [self.packing.shape[0]], lambda numbers: self.emit_panel(transformed, numbers[0], first, count), work
+        )
         memref.dealloc(transformed)
+
+    def emit_panel(self, transformed: ir.Value, panel: Index, first: Index, count: Index) -> None:
+        """Emits the results of a block for one panel of weights; the block has `count` tiles, from tile `first` on."""
+        e = self.e
+        sums = [self._scratch(self.columns, self.vector.element_type) for _ in range(self.block.parts)]
+        for part, part_sums in enumerate(sums):
+            self._multiply(transformed, panel, part, part_sums)
+
+        def emit_tile(slot: Index) -> None:
+            self._transform_output(self._tile(e.add(first, slot)), slot, sums, panel)
+
+        e.for_each(0, count, 1, emit_tile)
+        for part_sums in sums:
+            memref.dealloc(part_sums)
 
     def _scratch(self, columns: int, element: ir.Type) -> ir.Value:
         """Allocates `columns` values of type `element` for each tile of a block, at all points."""
@@ -183,7 +189,7 @@ class Winograd(CheckedKernel):
 
     # ---- tiles -------------------------------------------------------------------------------------------------------
 
-    def _tile(self, number: Index) -> _Tile:
+    def _tile(self, number: Index) -> Tile:
         """Returns tile `number` of all tiles, in the order of images, lines and pixels."""
         e, conv, step = self.e, self.conv, self.block.tile_size
         *images, line, pixel = e.digits(number, self.tiles)
@@ -196,11 +202,11 @@ class Winograd(CheckedKernel):
         offsets = self.results.origin
         for loop, index in enumerate((*images, *first)):
             offsets = self.results.advance(offsets, loop, index)
-        return _Tile(start, offsets, e.minimum(remaining[0], step), e.minimum(remaining[1], step))
+        return Tile(start, offsets, e.minimum(remaining[0], step), e.minimum(remaining[1], step))
 
     # ---- input -------------------------------------------------------------------------------------------------------
 
-    def _transform_input(self, tile: _Tile, slot: Index, transformed: ir.Value) -> None:
+    def _transform_input(self, tile: Tile, slot: Index, transformed: ir.Value) -> None:
         """Transforms all channels of `tile` to row `slot` of `transformed`, at all points."""
         e, matrix, point_stride = self.e, self.matrices.of_input, self.block.point_stride(self.channels)
         pixels = self._input_offsets(tile.pixels, self.conv.pixels)
@@ -208,17 +214,19 @@ class Winograd(CheckedKernel):
         grid_offsets = [[e.add(line, pixel) for pixel in pixels] for line in lines]
 
         def transform_channels(number: Index, active: int) -> None:
-            first = e.mul(number, self.lanes)
+            first = e.mul(number, self.input_lanes)
             start, target_start = e.add(tile.start, first), e.add(e.mul(slot, self.channels), first)
-            grid = [
-                [self.load_vector(self.a, e.add(start, offset), active) for offset in line] for line in grid_offsets
-            ]
+            grid = [[self.load_channels(e.add(start, offset), active) for offset in line] for line in grid_offsets]
             rows = apply_on_both_sides(e, matrix, grid)
             for point, value in enumerate(value for row in rows for value in row):
                 narrow = convert_elements(value, transformed.type.element_type)
                 e.store(narrow, transformed, e.add(target_start, point * point_stride))
 
-        for_blocks(e, self.conv.k[2].size, self.lanes, transform_channels)
+        for_blocks(e, self.conv.k[2].size, self.input_lanes, transform_channels)
+
+    def load_channels(self, offset: Index, active: int) -> ir.Value:
+        """Loads a vector of input channels, of which the first `active` exist, in the type of the transform."""
+        return self.load_vector(self.a, offset, active)
 
     def _input_offsets(self, active: Index, loop: Loop) -> list[Index]:
         """Returns the offsets of the lines or pixels that a tile reads.
@@ -232,10 +240,17 @@ class Winograd(CheckedKernel):
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
-    def _multiply(self, transformed: ir.Value, panel: Index, sums: ir.Value) -> None:
-        """Multiplies a block of transformed tiles by a panel of weights, at all points; stores the result to `sums`."""
-        e, contraction, size = self.e, tile_products(self.conv, self.block), math.prod(self.packing.shape[1:])
-        weights = subrange(self.b, e.value(e.mul(panel, size)), size)
+    def part_weights(self, panel: Index, part: int) -> ir.Value:
+        """Returns the flat weights of one part of the input channels in a panel."""
+        e, size = self.e, self.packing.part_elements
+        return subrange(self.b, e.value(e.mul(e.add(e.mul(panel, self.block.parts), part), size)), size)
+
+    def _multiply(self, transformed: ir.Value, panel: Index, part: int, sums: ir.Value) -> None:
+        """Multiplies one part of a block of transformed tiles by weights at all points; stores the result to `sums`."""
+        e, contraction, weights = self.e, tile_products(self.conv, self.block), self.part_weights(panel, part)
+        if part:
+            start = part * contraction.k[0].size
+            transformed = subrange(transformed, e.value(start), transformed.type.shape[0] - start)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
         results = KernelResults(e, spec, [sums], self.lanes, self.vector.element_type)
         kernel = DotGemm if self.block.gemm.instruction else BlockedGemm
@@ -243,8 +258,11 @@ class Winograd(CheckedKernel):
 
     # ---- output ------------------------------------------------------------------------------------------------------
 
-    def _transform_output(self, tile: _Tile, slot: Index, sums: ir.Value, panel: Index) -> None:
-        """Transforms row `slot` of `sums` at all points to the results of `tile`, for the channels of a panel."""
+    def _transform_output(self, tile: Tile, slot: Index, sums: list[ir.Value], panel: Index) -> None:
+        """Transforms row `slot` of `sums` at all points to the results of `tile`, for the channels of a panel.
+
+        `sums` has a buffer for each part of the input channels.
+        """
         e, width, lanes = self.e, self.columns, self.lanes
         full_vectors, remaining_channels = divmod(self.conv.n.size, lanes)
         first_vector = e.mul(panel, self.block.gemm.vectors)
@@ -252,14 +270,9 @@ class Winograd(CheckedKernel):
         def emit_channels(number: Index, active: int) -> None:
             column = e.mul(e.add(first_vector, number), lanes)
             channels_tile = replace(tile, offsets=self.advance(tile.offsets, column=column))
-            values = self._transform(sums, e.add(e.mul(slot, width), e.mul(number, lanes)))
-            branch = scf.IfOp(self.are_finite(values), has_else=True)
-            with ir.InsertionPoint(branch.then_block):
-                self._finish(channels_tile, values, active)
-                scf.yield_([])
-            with ir.InsertionPoint(branch.else_block):
-                self._finish_directly(channels_tile, column, active)
-                scf.yield_([])
+            start = e.add(e.mul(slot, width), e.mul(number, lanes))
+            values = self.add_parts([self._transform(part_sums, start) for part_sums in sums])
+            self.finish_channels(channels_tile, values, column, number, active)
 
         def emit_full_vector(number: Index) -> None:
             emit_channels(number, lanes)
@@ -270,6 +283,10 @@ class Winograd(CheckedKernel):
             is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)  # the first is less than the second
             e.when([is_last_panel], lambda: emit_channels(remaining_vectors, remaining_channels))
 
+    def add_parts(self, values: list[list[ir.Value]]) -> list[ir.Value]:
+        """Returns the outputs of a tile, given those of each part of the input channels; there is only one part."""
+        return values[0]
+
     def _transform(self, sums: ir.Value, start: Index) -> list[ir.Value]:
         """Returns a vector of channels per output of a tile, line by line; `start` is the offset of the first point."""
         e, size, point_stride = self.e, len(self.matrices.of_input), self.block.point_stride(self.columns)
@@ -279,7 +296,22 @@ class Winograd(CheckedKernel):
         )
         return [value for row in rows for value in row]
 
-    def _finish(self, tile: _Tile, values: list[ir.Value], active: int) -> None:
+    def finish_channels(
+        self, tile: Tile, values: list[ir.Value], column: Index, vector_number: Index, active: int
+    ) -> None:
+        """Stores the results `values` of `tile` for `active` channels from `column` on.
+
+        These are vector `vector_number` of the panel. Computes them by direct convolution if they are not finite.
+        """
+        branch = scf.IfOp(self.are_finite(values), has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            self.store_tile(tile, values, active)
+            scf.yield_([])
+        with ir.InsertionPoint(branch.else_block):
+            self._finish_directly(tile, column, active)
+            scf.yield_([])
+
+    def store_tile(self, tile: Tile, values: list[ir.Value], active: int) -> None:
         """Stores the values that are within the image; only the first `active` lanes are valid."""
         positions = product(range(self.block.tile_size), repeat=2)
         for (line, pixel), value in zip(positions, values, strict=True):
@@ -288,7 +320,7 @@ class Winograd(CheckedKernel):
 
     # ---- sums that are not finite ------------------------------------------------------------------------------------
 
-    def _finish_directly(self, tile: _Tile, column: Index, active: int) -> None:
+    def _finish_directly(self, tile: Tile, column: Index, active: int) -> None:
         """Computes and stores the results of `tile` for the channels from `column` on by direct convolution."""
         e, strides = self.e, (self.conv.lines.strides[0], self.conv.pixels.strides[0])
 
