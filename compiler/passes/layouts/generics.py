@@ -8,7 +8,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.bindings import ir, tensor
 from buddy.compiler.mlir.walk import callee_of, callees_first, calls_in, functions_of, nested_ops, symbol_of
 from buddy.compiler.passes.kernels.access import permutation_of
 from buddy.compiler.passes.kernels.contraction import has_plain_indices, indexing_maps, is_contraction
@@ -398,20 +398,53 @@ class FunctionSignatures:
 
 
 def _absorb_argument_transpose(argument: ir.Value) -> Order | None:
-    """Gives `argument` the layout of its transposes, if its only uses are transposes with equal permutations.
+    """Gives `argument` the layout of its transposes, if it is only used to be transposed by equal permutations.
 
-    Returns the layout, or `None` if the argument is unchanged.
+    Elementwise ops may be applied to it before. Returns the layout, or `None` if the argument is unchanged.
     """
-    uses = [use.owner.operation for use in argument.uses]
-    orders = {tuple(permutation_of(op)) for op in uses if op.name == "linalg.transpose" and op.operands[0] == argument}
-    if len(orders) != 1 or any(op.name != "linalg.transpose" for op in uses):
+    chains = [_chain_to_transpose(use) for use in argument.uses]
+    orders = {tuple(permutation_of(chain[-1])) if chain else None for chain in chains}
+    order = next(iter(orders), None)
+    if len(orders) != 1 or order is None:
         return None
-    (order,) = orders
-    for op in uses:
-        op.results[0].replace_all_uses_with(argument)
-        op.erase()
     argument.set_type(_permute_type(argument.type, order))
+    for *elementwise, transpose in chains:
+        value = argument
+        for op in elementwise:
+            value = op.results[0]
+            value.set_type(_permute_type(value.type, order))
+            with ir.InsertionPoint(op), op.location:
+                op.operands[1] = tensor.empty(list(value.type.shape), value.type.element_type)
+        transpose.results[0].replace_all_uses_with(value)
+        transpose.erase()
     return order
+
+
+def _chain_to_transpose(use: Any) -> list[ir.Operation]:
+    """Returns the elementwise ops that a tensor goes through from `use` on, and the transpose of their last result.
+
+    Each result has no other use. Returns [] if there is another kind of op before a transpose.
+    """
+    chain: list[ir.Operation] = []
+    while use.operand_number == 0:
+        op = use.owner.operation
+        chain.append(op)
+        if op.name == "linalg.transpose":
+            return chain
+        uses = list(op.results[0].uses) if _is_elementwise(op) else []
+        if len(uses) != 1:
+            break
+        (use,) = uses
+    return []
+
+
+def _is_elementwise(op: ir.Operation) -> bool:
+    """True if `op` is a generic that computes each element of its result from the same element of one other tensor."""
+    if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1 or _reductions(op):
+        return False
+    identity = ir.AffineMap.get_identity(rank_of(op.results[0]))
+    reads_indices = any(inner.name == "linalg.index" for inner in nested_ops(op))
+    return all(map_ == identity for map_ in indexing_maps(op)) and not reads_indices
 
 
 def _absorb_result_transpose(terminator: ir.Operation, number: int) -> Order:

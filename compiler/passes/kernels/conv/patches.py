@@ -278,7 +278,7 @@ class PatchGemm:
             zero += size
 
     def _copy_run(self, kernel: BlockedGemm, source: Index, target: ir.Value, target_start: Index, run: int) -> None:
-        """Copies `run` contiguous elements, in vectors of decreasing powers of two."""
+        """Copies `run` contiguous elements in vectors, of which the last may overlap the one before it."""
         e, widest = self.e, self._vector_size(run)
 
         def copy(offset: Index, size: int) -> None:
@@ -294,10 +294,10 @@ class PatchGemm:
         else:
             for offset in range(0, end, widest):
                 copy(offset, widest)
-        while end < run:
-            size = self._vector_size(run - end)
-            copy(end, size)
-            end += size
+        if end < run:
+            # The smallest power of two that covers the rest is at most `widest`, and therefore at most `run`.
+            size = 1 << (run - end - 1).bit_length()
+            copy(run - size, size)
 
     def _vector_size(self, elements: int) -> int:
         """Returns the largest power of two up to `elements`, and up to the elements of a vector of patches."""
