@@ -1,6 +1,7 @@
 """`expand-bfloat16`: computes bfloat16 arithmetic in f32, with conversions by integer ops, which vectorise.
 
 If the processor has no instruction that rounds to bfloat16, LLVM would call a function for each element of a vector.
+Maxima and minima are computed by integer ops on any processor.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 _UNCHANGED_OPS = frozenset({"arith.bitcast", "arith.constant"})
 _SELECT = "arith.select"
 _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
+_EXTREMES = frozenset({"arith.maximumf", "arith.minimumf"})
 # Ops whose result is one of their operands, up to its sign: no rounding is needed if all of them are of bfloat16.
 _CHOOSING_OPS = frozenset({
     "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf", "arith.negf", "math.absf", "math.copysign",
@@ -32,12 +34,18 @@ class ExpandBfloat16(MlirPass):
 
     As in PyTorch, doubles are converted through f32. Results that bfloat16 represents exactly, such as the maxima of
     bfloat16 numbers, are not rounded.
+
+    Maxima and minima of bfloat16 compare the bits as integers, on every target: LLVM converts both operands to f32, the
+    result back, and compares zeros and NaN apart.
     """
 
     name: ClassVar[str] = "expand-bfloat16"
     summary: ClassVar[str] = "compute bfloat16 in f32 and round by integer ops, if the processor cannot round to it"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
+        for op in nested_ops(root):
+            if op.name in _EXTREMES and _is_bfloat16(op.results[0]):
+                _replace_extreme(op)
         if context.target.rounds_to_bfloat16:
             return
         for op in nested_ops(root):
@@ -52,6 +60,33 @@ def _is_arithmetic(name: str) -> bool:
 
 def _is_bfloat16(value: ir.Value) -> bool:
     return isinstance(element_type(value.type), ir.BF16Type)
+
+
+_SIGN_BIT, _INFINITY_BITS, _QUIET_NAN_BITS = 0x8000, 0x7F80, 0x7FC0
+
+
+def _replace_extreme(op: ir.Operation) -> None:
+    """Replaces a maximum or minimum of bfloat16, scalars or vectors, by integer ops on the bits.
+
+    Numbers are ordered as their bits are, as signed integers, unless both are negative; then the order is the opposite.
+    NaN gets the sign with which it is the maximum, or minimum, of all numbers.
+    """
+    is_maximum, (result,) = op.name == "arith.maximumf", op.results
+    type_ = with_element_type(result.type, ir.IntegerType.get_signless(16))
+    nan = _QUIET_NAN_BITS if is_maximum else _QUIET_NAN_BITS - _SIGN_BIT
+    with ir.InsertionPoint(op), op.location:
+        operands = []
+        for value in op.operands:
+            bits = arith.bitcast(type_, value)
+            magnitude = arith.andi(bits, _constant(type_, _SIGN_BIT - 1))
+            is_nan = arith.cmpi(arith.CmpIPredicate.sgt, magnitude, _constant(type_, _INFINITY_BITS))
+            operands.append(arith.select(is_nan, _constant(type_, nan), bits))
+        larger, smaller = arith.maxsi(*operands), arith.minsi(*operands)
+        are_negative = arith.cmpi(arith.CmpIPredicate.slt, arith.andi(*operands), _constant(type_, 0))
+        values = (smaller, larger) if is_maximum else (larger, smaller)
+        new = arith.bitcast(result.type, arith.select(are_negative, *values))
+    result.replace_all_uses_with(new)
+    op.erase()
 
 
 def _replace(op: ir.Operation) -> None:

@@ -134,3 +134,40 @@ def test_numbers_of_bfloat16_that_are_only_chosen_are_not_rounded() -> None:
     x, y, found = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (*bits, z))
     expected = torch.maximum(-torch.minimum(x, y), torch.zeros((), dtype=torch.bfloat16))
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+EXTREMES = f"""
+func.func @f(%x: memref<65536xbf16>, %y: memref<65536xbf16>, %most: memref<65536xbf16>, %least: memref<65536xbf16>)
+    {FUNC} {{
+  affine.for %i = 0 to 65536 step 32 {{
+    %v = vector.load %x[%i] : memref<65536xbf16>, vector<32xbf16>
+    %w = vector.load %y[%i] : memref<65536xbf16>, vector<32xbf16>
+    %m = arith.maximumf %v, %w : vector<32xbf16>
+    %n = arith.minimumf %v, %w : vector<32xbf16>
+    vector.store %m, %most[%i] : memref<65536xbf16>, vector<32xbf16>
+    vector.store %n, %least[%i] : memref<65536xbf16>, vector<32xbf16>
+  }}
+  return
+}}"""
+
+
+@pytest.mark.parametrize("target", [WITHOUT, Target("avx512", 64, 32, rounds_to_bfloat16=True)])
+def test_extremes_of_all_numbers_are_chosen_by_integers(target: Target) -> None:
+    """All bits, next to zeros, infinities, NaN of both signs, and to random numbers."""
+    module = Compiled(EXTREMES, [ExpandBfloat16()], target=target)
+    assert "arith.maximumf" not in module.text
+    assert "arith.minimumf" not in module.text
+    x = np.arange(1 << 16, dtype=np.uint16)
+    draw = np.random.default_rng(0)
+    special = [np.full_like(x, bits) for bits in (0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0xFFFF)]
+    for y in [*special, draw.permutation(x), draw.permutation(x)]:
+        most, least = np.zeros_like(x), np.zeros_like(x)
+        module("f", x, y, most, least)
+        left, right, larger, smaller = (
+            torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (x, y, most, least)
+        )
+        torch.testing.assert_close(larger, torch.maximum(left, right), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(smaller, torch.minimum(left, right), rtol=0, atol=0, equal_nan=True)
+        are_zeros = (left == 0) & (right == 0)
+        assert torch.equal(larger[are_zeros].signbit(), (left.signbit() & right.signbit())[are_zeros])
+        assert torch.equal(smaller[are_zeros].signbit(), (left.signbit() | right.signbit())[are_zeros])

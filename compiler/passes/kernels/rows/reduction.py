@@ -274,20 +274,24 @@ class _AcrossColumns(_Reduction):
     """Emits vectors along a parallel loop: a block of columns stays in accumulators over all reductions."""
 
     def emit(self) -> None:
-        """Emits blocks of several vectors, which threads share, and then the remainder of each row."""
-        e, lanes, rows = self.e, self.lanes, [loop.size for loop in self.outer_loops]
-        block = ACCUMULATORS * lanes
-        blocks = self.inner.size // block
+        """Emits blocks of several vectors, and then the remainder of each row; threads share both."""
+        e, lanes, size, rows = self.e, self.lanes, self.inner.size, [loop.size for loop in self.outer_loops]
+        accumulators = max(1, min(ACCUMULATORS, size // lanes))
+        block = accumulators * lanes
+        blocks, remaining = divmod(size, block)
+        work = work_of(self.op)
 
         def emit_block(indices: list[Index]) -> None:
             *outer, number = indices
             first = e.mul(number, block)
-            self._reduce_columns(self._starts(outer), [e.add(first, i * lanes) for i in range(ACCUMULATORS)], None)
+            self._reduce_columns(self._starts(outer), [e.add(first, i * lanes) for i in range(accumulators)], None)
 
         if blocks:
-            e.parallel([*rows, blocks], emit_block, work_of(self.op))
-        if blocks * block < self.inner.size:
-            e.nest(rows, lambda outer: self._emit_remainder(self._starts(outer), blocks * block))
+            e.parallel([*rows, blocks], emit_block, work * (size - remaining) / size)
+        if remaining:
+            e.parallel(
+                rows, lambda outer: self._emit_remainder(self._starts(outer), blocks * block), work * remaining / size
+            )
 
     def _emit_remainder(self, starts: list[Index], first: int) -> None:
         """Emits the columns from `first` on, one vector at a time."""
