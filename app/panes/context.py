@@ -64,7 +64,7 @@ class Layout:
         return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None, height: int | None = None) -> None:
-        """Set the CSS classes of screen, columns and panes that `workbench.tcss` arranges them by, and the titles.
+        """Sets the CSS classes of screen, columns and panes that `workbench.tcss` arranges them by, and the titles.
 
         The default for `width` and `height`, in cells, is the size of the screen.
         """
@@ -95,7 +95,7 @@ class Layout:
         return self.titles.get(pane, actions.PANE_TITLES[pane])
 
     def note_focus(self, pane: actions.Pane) -> None:
-        """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
+        """Updates the layout after a pane has got focus without `show_pane`, for example by the mouse."""
         if pane != self.pane_id:
             self.pane_id = pane
             self.arrange()
@@ -110,7 +110,7 @@ class Layout:
         self._status.redraw()
 
     def _focus(self) -> None:
-        """Move the focus at once, because the next key belongs to this pane."""
+        """Moves the focus at once, because the next key belongs to this pane."""
         pane = self.panes[self.pane_id]
         pane.screen.set_focus(pane)
 
@@ -127,7 +127,7 @@ class Layout:
         self.show_pane(self.visible_order[(index + offset) % len(self.visible_order)])
 
     def toggle_source(self) -> None:
-        """Show or hide the source pane."""
+        """Shows or hides the source pane."""
         self.shows_source = not self.shows_source
         if not self.shows_source and self.pane_id == "source":
             self.show_pane(self._pane_above_source)
@@ -137,12 +137,12 @@ class Layout:
             self.show_pane("source")
 
     def show_plugin(self) -> None:
-        """Show the plug-in pane, and focus it."""
+        """Shows the plug-in pane, and focuses it."""
         self.shows_plugin = True
         self.show_pane("plugin")
 
     def hide_plugin(self) -> None:
-        """Hide the plug-in pane. If it has focus, focus the IR pane, or the pane that had focus before."""
+        """Hides the plug-in pane. If it has focus, focuses the IR pane, or the pane that had focus before."""
         self.shows_plugin = False
         self._pane_above_source = "ir" if self._pane_above_source == "plugin" else self._pane_above_source
         if self.pane_id == "plugin":
@@ -150,7 +150,7 @@ class Layout:
         self.arrange()
 
     def toggle_zoom(self) -> None:
-        """Show only the pane that has focus, or all panes again."""
+        """Shows only the pane that has focus, or all panes again."""
         self.zoomed = not self.zoomed
         self.arrange()
         self._focus()
@@ -167,13 +167,13 @@ class SelectionView(Protocol):
     """A pane that shows the selection."""
 
     def selection_changed(self, previous: str) -> None:
-        """Update the marks of rows, after another node than `previous` has been selected."""
+        """Updates the marks of rows, after another node than `previous` has been selected."""
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to the row of a node, and scroll to it."""
+        """Moves the cursor to the row of a node, and scrolls to it."""
 
     def follow_selection(self) -> object:
-        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+        """Moves the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
 
 
 class Selection:
@@ -198,7 +198,7 @@ class Selection:
         self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.python_lines, frozenset())
 
     def set_graph(self, info: GraphInfo) -> None:
-        """Read the names and the Python lines of the nodes of a graph, unless it is the current graph."""
+        """Reads the names and the Python lines of the nodes of a graph, unless it is the current graph."""
         if info is self._info:
             return
         self._info, self._source_line = info, None
@@ -235,35 +235,35 @@ class Selection:
         return self.python_lines.colour_of(nodes) if self._layout.shows_source else ""
 
     def select_node(self, stable: str) -> None:
-        """Select a node in every pane."""
+        """Selects a node in every pane."""
         self._source_line = None
         self._select(stable)
 
     def _select(self, stable: str) -> None:
-        """Select a node, and let all panes update their marks. The linked line of the source pane remains."""
+        """Selects a node, and lets all panes update their marks. The linked line of the source pane remains."""
         previous, self.node = self.node, stable
         for view in self.views:
             view.selection_changed(previous)
 
     def select_row(self, row: NodeRow | None) -> None:
-        """Select the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
+        """Selects the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
         if row is not None:
             self.select_node(row.stable)
             self._schedule_follow()
 
     def _schedule_follow(self) -> None:
-        """Let the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
+        """Lets the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
         if self._follow_timer is not None:
             self._follow_timer.stop()
         self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
-        """Let the other panes go to the selected node."""
+        """Lets the other panes go to the selected node."""
         for view in self.views:
             view.follow_selection()
 
     def link_line(self, location: PythonLocation) -> None:
-        """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
+        """Links a Python line. Goes to its first node in every pane, unless one of its nodes is selected."""
         self._source_line = location
         nodes = self.python_lines.nodes_of(location)
         is_selected = not nodes or self.node in nodes
@@ -274,7 +274,7 @@ class Selection:
             self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:
-        """Select the first of `nodes`, those of a line, and show its row, unless one of them is already selected."""
+        """Selects the first of `nodes`, those of a line, and shows its row, unless one of them is already selected."""
         if nodes and self.node not in nodes:
             self._select_and_show(nodes[0])
 
@@ -284,7 +284,7 @@ class Selection:
             view.show_node(node)
 
     def go_to_one_of(self, nodes: tuple[str, ...]) -> None:
-        """Go to the node that a line comes from in the graph pane. If there are several, the user picks one."""
+        """Goes to the node that a line comes from in the graph pane. If there are several, the user picks one."""
         if len(nodes) == 1:
             self._go_to_picked(nodes[0])
             return
@@ -341,5 +341,5 @@ class WorkbenchContext:
         return self.session.workspace
 
     def say(self, message: str) -> None:
-        """Show a message on the status line for a few seconds."""
+        """Shows a message on the status line for a few seconds."""
         self.status.say(message)

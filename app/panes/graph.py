@@ -98,7 +98,7 @@ class GraphPane(NodeColumns):
             self.refill()
 
     def refill(self) -> None:
-        """Filter and sort the nodes again. The cursor stays on its node if possible."""
+        """Filters and sorts the nodes again. The cursor stays on its node if possible."""
         current = self.current
         self._read_times()
         rows = self.filtered_rows()
@@ -117,7 +117,7 @@ class GraphPane(NodeColumns):
         self.rows_changed()
 
     def _restore_cursor(self, node: NodeRow | None) -> None:
-        """Move the cursor to the row of `node`; for `None`, to the first node that is not an input or weight."""
+        """Moves the cursor to the row of `node`; for `None`, to the first node that is not an input or weight."""
         if node is not None:
             self.cursor = self.row_of_node(node.stable) or 0
             return
@@ -132,7 +132,7 @@ class GraphPane(NodeColumns):
         super().after_move()
 
     def selection_changed(self, previous: str) -> None:
-        """Draw the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
+        """Draws the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
         self.refresh_marks()
 
     def mark_of(self, row: int) -> RowMark:
@@ -142,14 +142,14 @@ class GraphPane(NodeColumns):
         return RowMark(entry.stable == selection.node, entry.stable in selection.linked_nodes)
 
     def show_graph(self, node: str) -> None:
-        """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is not an input."""
+        """Shows another graph, with the cursor on `node`, or, if it is empty, on the first node that is not an input."""
         self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
             self.show_node(node)
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to a node, without a `Moved` message."""
+        """Moves the cursor to a node, without a `Moved` message."""
         index = self.row_of_node(stable)
         if index is not None:
             self.center(index, notify=False)
@@ -157,7 +157,7 @@ class GraphPane(NodeColumns):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_eager(self) -> None:
-        """Run the nodes of `selected_rows` in eager. If all of them run in eager already, compile them."""
+        """Runs the nodes of `selected_rows` in eager. If all of them run in eager already, compiles them."""
         rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
             self.say("these nodes can only run in eager")
@@ -186,7 +186,7 @@ class GraphPane(NodeColumns):
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
-        """List the lowerings and the precisions of the node under the cursor, and use the chosen one."""
+        """Lists the lowerings and the precisions of the node under the cursor, and uses the chosen one."""
         row = self.current
         assignment = self.assignment_of(row) if row else None
         if row is None or assignment is None:
@@ -213,7 +213,7 @@ class GraphPane(NodeColumns):
         )
 
     def _use_choice(self, row: NodeRow, assignment: Assignment, choice: str | None) -> None:
-        """Set what the user has chosen for `row`: a lowering, a precision, or the defaults; `None` changes nothing.
+        """Sets what the user has chosen for `row`: a lowering, a precision, or the defaults; `None` changes nothing.
 
         If the compiler has reported that the lowering cannot lower the node, shows the reason instead.
         """
@@ -232,7 +232,7 @@ class GraphPane(NodeColumns):
             self.context.edits.edit(recipe.with_choice(row.stable, choice), f"{row.display_name}: lowering {choice}")
 
     def _set_precision(self, row: NodeRow, precision: Precision) -> None:
-        """Set the precision of the picked nodes that multiply float32; without picked nodes, that of `row`."""
+        """Sets the precision of the picked nodes that multiply float32; without picked nodes, that of `row`."""
         recipe = self.workspace.recipe
         picked = [other for other in self.selected_rows if self.precision_of(other)] if self.picked else []
         rows = picked or [row]
@@ -247,11 +247,11 @@ class GraphPane(NodeColumns):
         self.refill()
 
     def open_code(self) -> None:
-        """Show the graph as Python code, at the line of the node under the cursor."""
+        """Shows the graph as Python code, at the line of the node under the cursor."""
         self.context.jobs.begin_opening("code", self._open_code)
 
     async def _open_code(self) -> None:
-        """Load the code of the graph and the line of the node under the cursor, then open the screen."""
+        """Loads the code of the graph and the line of the node under the cursor, then opens the screen."""
         info, row = self.state.info, self.current
         if info is None:
             return
@@ -264,7 +264,7 @@ class GraphPane(NodeColumns):
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
-        """Show all facts about the node under the cursor."""
+        """Shows all facts about the node under the cursor."""
         row = self.current
         if row is not None:
             self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))

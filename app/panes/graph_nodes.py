@@ -64,7 +64,7 @@ def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]
 
 
 def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
-    """Add a node to all modules that contain it, which are created if necessary. Returns the innermost one."""
+    """Adds a node to all modules that contain it, which are created if necessary. Returns the innermost one."""
     module = root
     for name in row.module.split(".") if row.module else ():
         if name not in module.modules:
@@ -77,7 +77,7 @@ def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
 
 
 def _append_rows(module: _Module, depth: int, folded: Collection[str], result: list[TreeRow]) -> None:
-    """Append the rows of the entries of a module, which is at `depth` (-1 for the root), to `result`."""
+    """Appends the rows of the entries of a module, which is at `depth` (-1 for the root), to `result`."""
     for entry in module.entries:
         if isinstance(entry, NodeRow):
             result.append(entry)
@@ -344,7 +344,7 @@ def _layers(rows: Sequence[NodeRow]) -> list[list[NodeRow]]:
 
 
 def _move_inputs_down(rows: Sequence[NodeRow], depth: dict[int, int]) -> None:
-    """Move nodes without operands directly above their first user, to shorten edges."""
+    """Moves nodes without operands directly above their first user, to shorten edges."""
     for row in rows:
         if not any(operand in depth for operand in row.inputs):
             user_depths = [depth[other.index] for other in rows if row.index in other.inputs]

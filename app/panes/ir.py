@@ -140,7 +140,7 @@ class IrPane(LinkedPane):
             self.refresh()  # the reason why there is no IR yet has changed
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
-        """Show the stage of `row`; with `notify`, post `StageShown`."""
+        """Shows the stage of `row`; with `notify`, posts `StageShown`."""
         self._loader.remember_position()
         self.stages.choose(row)
         self.open_stage()
@@ -148,7 +148,7 @@ class IrPane(LinkedPane):
             self.post_message(self.StageShown(row))
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`; -1 is the first change of its diff."""
+        """Shows a line of the stage of `row`; -1 is the first change of its diff."""
         self._loader.remember_position()
         self._loader.set_line(row, line)
         self.stages.choose(row)
@@ -156,7 +156,7 @@ class IrPane(LinkedPane):
         self.post_message(self.StageShown(row))
 
     def expect(self, key: StageKey, cursor: SavedCursor | None) -> None:
-        """Show the stage with that key when it is available, with the cursor at `cursor`."""
+        """Shows the stage with that key when it is available, with the cursor at `cursor`."""
         self.stages.expect(key)
         if cursor is not None:
             self._loader.restore_cursor(key, cursor)
@@ -168,7 +168,7 @@ class IrPane(LinkedPane):
         return self._loader.cursor_to_save(key) if key is not None else None
 
     def leave_graph(self) -> None:
-        """Clear the text and the positions before another graph is shown, at the same stage if possible."""
+        """Clears the text and the positions before another graph is shown, at the same stage if possible."""
         self.stages.leave_graph()
         self.jumps.clear()
         self.document.clear()
@@ -177,7 +177,7 @@ class IrPane(LinkedPane):
         self.rows_changed()
 
     def open_stage(self) -> None:
-        """Load the lines of the chosen stage, then draw them."""
+        """Loads the lines of the chosen stage, then draws them."""
         row = self.chosen_row
         if row is None or not self._loader.load(row):
             return
@@ -186,7 +186,7 @@ class IrPane(LinkedPane):
         self.refresh_edges()
 
     def draw_stage(self, cursor: int, top: int) -> None:
-        """Draw the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
+        """Draws the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
         self.search.matches.clear()
         # The row of the previous text may not exist in this one.
         self.cursor = 0
@@ -214,7 +214,7 @@ class IrPane(LinkedPane):
         return self.line_number
 
     def preview_match(self, line: int) -> None:
-        """Show a line, or the fold that hides it: only `go_to_match` unfolds."""
+        """Shows a line, or the fold that hides it: only `go_to_match` unfolds."""
         document = self.document
         self.center(document.folds.row_of(line) if document.diff is None else document.diff.row_of(line), notify=False)
 
@@ -252,14 +252,14 @@ class IrPane(LinkedPane):
         return document.folds.row_of(line)
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draws after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
         self.cursor = self.document.folds.row_of(line)
         self.rows_changed()
         self.keep_cursor_at(offset)
         self.names.update()
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again; a diff is also arranged for the current width."""
+        """Updates the layout and draws again; a diff is also arranged for the current width."""
         document, layout = self.document, diff_layout_at(self.width)
         if document.diff is not None and document.diff.layout != layout:
             line, offset = self.line_number, self.cursor - self.first_row
@@ -269,14 +269,14 @@ class IrPane(LinkedPane):
         super().rows_changed()
 
     def redraw_lines(self) -> None:
-        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
+        """Discards the cached drawn lines, and draws again with the cursor on the same screen line."""
         offset = self.cursor - self.first_row
         self.line_painter.clear_cache()
         self.rows_changed()
         self.keep_cursor_at(offset)
 
     def draw_fetched_lines(self) -> None:
-        """Draw again after lines have been fetched."""
+        """Draws again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
         self._loader.note_cursor_line()
@@ -337,7 +337,7 @@ class IrPane(LinkedPane):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Draw again the rows that come from the selected node, or from the node that was selected before."""
+        """Draws again the rows that come from the selected node, or from the node that was selected before."""
         self.refresh_marks()
         self.refresh_row(self.cursor)
 
@@ -349,7 +349,7 @@ class IrPane(LinkedPane):
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
-        """Go to the main line of the selected node, unless another stage is shown before the line is found."""
+        """Goes to the main line of the selected node, unless another stage is shown before the line is found."""
         text = self.document.text
         line = await self.context.queries.find_main_line(text, self.context.selection.node) if text else -1
         if line >= 0 and self.document.text == text:
@@ -371,7 +371,7 @@ class IrPane(LinkedPane):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_wrap(self) -> None:
-        """Wrap long lines, or truncate them at the edge of the screen."""
+        """Wraps long lines, or truncate them at the edge of the screen."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
         truncated = f"long lines are truncated: {key_of('ir.right')} scrolls sideways"
@@ -389,13 +389,13 @@ class IrPane(LinkedPane):
             self.refresh()
 
     def toggle_sources(self) -> None:
-        """Show the node and the Python line of every line, or only of the cursor's line."""
+        """Shows the node and the Python line of every line, or only of the cursor's line."""
         sources = self.painter.shows_sources = not self.painter.shows_sources
         self.rows_changed()
         self.say("each line shows its node and Python line" if sources else "only the cursor's line shows its nodes")
 
     def open_line(self) -> None:
-        """Go to the node of the cursor's line.
+        """Goes to the node of the cursor's line.
 
         On folded lines of a diff, unfolds them instead; on a line without a node in a failed stage, shows the
         diagnostic.
@@ -413,7 +413,7 @@ class IrPane(LinkedPane):
             self.say("this line comes from no node of the graph")
 
     def ask_write(self) -> None:
-        """Ask for a path, and write the text of the stage to it."""
+        """Asks for a path, and writes the text of the stage to it."""
         stage = self.chosen_stage
         if stage is None:
             return
@@ -432,7 +432,7 @@ class IrPane(LinkedPane):
         return line.text if line else ""
 
     def copy(self) -> None:
-        """Copy the line at the cursor, or all lines of the selected rows, with the lines that are folded in them."""
+        """Copies the line at the cursor, or all lines of the selected rows, with the lines that are folded in them."""
         rows, document = self.selected_range, self.document
         if len(rows) == 1:
             super().copy()
@@ -445,7 +445,7 @@ class IrPane(LinkedPane):
             self.context.jobs.begin("copy", self.copy_lines, sources)
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
         text = self.document.text
         self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], description)
 
@@ -473,7 +473,7 @@ class IrPane(LinkedPane):
             self.folds.toggle_fold()
 
     def _pick_name_at(self, x: int, y: int) -> None:
-        """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
+        """Picks the name at column `x` and line `y` of the pane, which is on the cursor's row."""
         line, row_line = self.line_at(self.cursor), self.row_line_at(y)
         if line is not None and row_line is not None and self.document.diff is None:
             self.names.pick_at(*self.painter.character_at(line, x, row_line.line))

@@ -65,7 +65,7 @@ class AssemblyGutter:
         return function
 
     async def _request_function(self, text: str, line: int) -> None:
-        """Request the function that contains a line and its nodes, and cache it.
+        """Requests the function that contains a line and its nodes, and caches it.
 
         A line outside of all functions is cached as a function with this one line, so that it is not requested again.
         """
@@ -186,7 +186,7 @@ class AssemblyGutter:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_arrows(self) -> None:
-        """Show or hide the arrows from jumps to labels."""
+        """Shows or hides the arrows from jumps to labels."""
         self.shows_arrows = not self.shows_arrows
         self._view.rows_changed()
         self._context.say(
@@ -196,7 +196,7 @@ class AssemblyGutter:
         )
 
     def toggle_machine_code(self) -> None:
-        """Show or hide the bytes of each instruction."""
+        """Shows or hides the bytes of each instruction."""
         self.shows_machine_code = not self.shows_machine_code
         self._view.rows_changed()
         self._context.say("machine code in hexadecimal digits" if self.shows_machine_code else "machine code is hidden")

@@ -201,15 +201,15 @@ class IrComparison:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def next_diff(self) -> None:
-        """Switch to the next mode: no diff, a line diff, a structural diff."""
+        """Switches to the next mode: no diff, a line diff, a structural diff."""
         self.mode = DIFF_MODES[(DIFF_MODES.index(self.mode) + 1) % len(DIFF_MODES)]
         self._view.open_stage()
         self._context.say("diff off" if self.mode == "off" else " ".join(self._description()))
 
     def next_baseline(self) -> None:
-        """Compare with the stage that the next baseline selects, skipping those that select no stage.
+        """Compares with the stage that the next baseline selects, skipping those that select no stage.
 
-        If no diff is shown, or a stage was marked after the last call, start with the marked stage.
+        If no diff is shown, or a stage was marked after the last call, starts with the marked stage.
         """
         row = self._stages.chosen_row
         if row is None:
@@ -225,9 +225,9 @@ class IrComparison:
         self._context.say(" ".join(self._description()))
 
     def compare_with(self, others: ComparedStages, at_first_difference: bool = False) -> None:
-        """Compare each stage with the corresponding one of another recipe or graph.
+        """Compares each stage with the corresponding one of another recipe or graph.
 
-        With `at_first_difference`, go to the first stage that differs.
+        With `at_first_difference`, goes to the first stage that differs.
         """
         self.others, self.baseline = others, "recipe"
         if self.mode == "off":
@@ -244,7 +244,7 @@ class IrComparison:
         self._context.say(f"{' '.join(self._description())}: {first.stage.name} is the first stage that differs")
 
     def mark_stage(self) -> None:
-        """Mark the chosen stage, so that other stages can be compared with it."""
+        """Marks the chosen stage, so that other stages can be compared with it."""
         stage = self._stages.chosen_stage
         if stage is not None:
             self.marked_stage, self._is_mark_new = stage, True
@@ -255,12 +255,12 @@ class IrComparison:
             )
 
     def next_change(self) -> None:
-        """Go to the next change of the diff."""
+        """Goes to the next change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_after(self._view.cursor) if diff is not None else None)
 
     def previous_change(self) -> None:
-        """Go to the previous change of the diff."""
+        """Goes to the previous change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_before(self._view.cursor) if diff is not None else None)
 

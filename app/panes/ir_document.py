@@ -45,43 +45,43 @@ class IrView(Protocol):
         """The rows on the screen."""
 
     def refresh(self) -> object:
-        """Draw everything again."""
+        """Draws everything again."""
 
     def refresh_row(self, row: int) -> None:
-        """Draw a row again."""
+        """Draws a row again."""
 
     def refresh_edges(self) -> None:
-        """Draw the lines above and below the text again."""
+        """Draws the lines above and below the text again."""
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again."""
+        """Updates the layout and draws again."""
 
     def redraw_lines(self) -> None:
-        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
+        """Discards the cached drawn lines, and draws again with the cursor on the same screen line."""
 
     def keep_cursor_at(self, offset: int) -> None:
-        """Scroll so that the cursor is `offset` rows below the first row on the screen."""
+        """Scrolls so that the cursor is `offset` rows below the first row on the screen."""
 
     def center(self, row: int) -> None:
-        """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
+        """Moves the cursor to `row`. If the row is not on the screen, scrolls it to the middle."""
 
     def row_of(self, line: int) -> int:
         """The row of a line of the stage's text. Unfolds the line if necessary."""
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draws after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
 
     def open_stage(self) -> None:
-        """Load the lines of the chosen stage, then draw them."""
+        """Loads the lines of the chosen stage, then draws them."""
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
 
     def choose(self, row: StageRow) -> None:
-        """Show the stage of `row`."""
+        """Shows the stage of `row`."""
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`; -1 is the first change of its diff."""
+        """Shows a line of the stage of `row`; -1 is the first change of its diff."""
 
 
 class IrContent(NamedTuple):
@@ -129,12 +129,12 @@ class IrDocument:
         self._folded: dict[str, set[TextFold]] = {}
 
     def show(self, stage: Stage, diff: DiffRows | None, other: Stage | None, folds: Folds) -> None:
-        """Set the text to that of another stage, with its folds or its diff from `other`."""
+        """Sets the text to that of another stage, with its folds or its diff from `other`."""
         self.text, self.language, self.line_count = stage.text, stage.language, stage.lines
         self.diff, self.other, self.folds = diff, other, folds
 
     def clear(self) -> None:
-        """Remove the text, the folds of all texts and the expanded constants."""
+        """Removes the text, the folds of all texts and the expanded constants."""
         self.text, self.line_count, self.diff, self.folds = "", 0, None, Folds(0)
         self.content = NO_CONTENT
         self._folded.clear()
@@ -200,7 +200,7 @@ class IrDocument:
         return self.line_of_text(self.other.text, line) if self.other is not None else None
 
     def fetch_ahead(self, start: int, page: int) -> None:
-        """Prefetch the lines of `page` rows of the diff from row `start` on.
+        """Prefetches the lines of `page` rows of the diff from row `start` on.
 
         The cache prefetches the lines after those on the screen, but the lines below a fold are far from them.
         """
@@ -226,7 +226,7 @@ class IrDocument:
         return self._folded.get(self.text, set())
 
     def forget_folds(self) -> None:
-        """Discard the folds of all texts. A text gets its initial folds again when it is shown next."""
+        """Discards the folds of all texts. A text gets its initial folds again when it is shown next."""
         self._folded.clear()
 
     def folds_of(self, stage: Stage, symbols: Sequence[Symbol]) -> Folds:
@@ -237,12 +237,12 @@ class IrDocument:
         return Folds(stage.lines, self._folded[stage.text], self._shown_lines(symbols))
 
     def refold(self, folded: Iterable[TextFold]) -> None:
-        """Fold the regions `folded` of the text, and no others."""
+        """Folds the regions `folded` of the text, and no others."""
         self._folded[self.text] = set(folded)
         self.folds = Folds(self.line_count, self._folded[self.text], (self.folds.start, self._end_line - 1))
 
     def reveal(self, line: int) -> bool:
-        """Unfold a line. If it is outside of `only_function`, show all lines. Returns whether it was outside."""
+        """Unfolds a line. If it is outside of `only_function`, shows all lines. Returns whether it was outside."""
         outside = not self.folds.start <= line < self._end_line
         if outside:
             self._show_all()
@@ -251,7 +251,7 @@ class IrDocument:
         return outside
 
     def _show_all(self) -> None:
-        """Show all functions instead of one, in this text, which is drawn already, and in the next ones."""
+        """Shows all functions instead of one, in this text, which is drawn already, and in the next ones."""
         self.only_function = ""
         self.content = self.content._replace(only_function="")
 
@@ -269,11 +269,11 @@ class IrDocument:
     # ---- diffs ---------------------------------------------------------------------------------------------------
 
     def narrow(self, diff: DiffRows, symbols: Sequence[Symbol]) -> None:
-        """Limit a diff to the function `only_function`, if that is set, and fold functions if `all_folded` is set."""
+        """Limits a diff to the function `only_function`, if that is set, and folds functions if `all_folded` is set."""
         diff.narrow(self._shown_lines(symbols), list(_regions(symbols)) if self.all_folded else [])
 
     def reveal_in_diff(self, diff: DiffRows, line: int) -> tuple[int, bool]:
-        """Unfold a line of a diff. If it is outside of the function `only_function`, show the whole diff.
+        """Unfolds a line of a diff. If it is outside of the function `only_function`, shows the whole diff.
 
         Returns the row of the line, and whether it was outside.
         """

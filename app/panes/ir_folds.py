@@ -66,7 +66,7 @@ class IrFolds:
         return self._document.folds_of(stage, await self._symbols.of(stage) if needs_symbols else ())
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
-        """Limit a diff to the function that is shown alone, and fold its functions if `all_folded` is set."""
+        """Limits a diff to the function that is shown alone, and folds its functions if `all_folded` is set."""
         needs_symbols = self._document.only_function or self._document.all_folded or diff.is_narrowed
         self._document.narrow(diff, await self._symbols.of(stage) if needs_symbols else ())
 
@@ -78,7 +78,7 @@ class IrFolds:
     # ---- one region ----------------------------------------------------------------------------------------------
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the region at the cursor. In a diff, fold or unfold equal lines."""
+        """Folds or unfolds the region at the cursor. In a diff, folds or unfolds equal lines."""
         document, line = self._document, self._view.line_number
         if document.diff is not None:
             self._toggle_equal_lines(document.diff)
@@ -88,7 +88,7 @@ class IrFolds:
             self._context.jobs.begin("ir-fold", self._fold_region, line)
 
     def _toggle_equal_lines(self, diff: DiffRows) -> None:
-        """Fold or unfold the equal lines at the cursor, or, if the cursor is on a changed line, all equal lines."""
+        """Folds or unfolds the equal lines at the cursor, or, if the cursor is on a changed line, all equal lines."""
         view = self._view
         if not diff.count:
             return
@@ -100,7 +100,7 @@ class IrFolds:
         view.rows_changed()
 
     async def _fold_region(self, line: int) -> None:
-        """Fold the part of the text to which a line belongs.
+        """Folds the part of the text to which a line belongs.
 
         That is the function that starts or ends at the line (in assembly, the one that contains it); else the
         definitions of aliases around it; else the innermost region that contains it.
@@ -139,7 +139,7 @@ class IrFolds:
         return TextFold(first, last) if last > first else None
 
     def _refold(self, folded: set[TextFold], line: int) -> None:
-        """Fold the regions `folded`, and draw with the cursor on `line`, on the same screen line."""
+        """Folds the regions `folded`, and draws with the cursor on `line`, on the same screen line."""
         offset = self._view.cursor - self._view.first_row
         self._document.refold(folded)
         self._view.place_line(line, offset)
@@ -147,11 +147,11 @@ class IrFolds:
     # ---- copying -------------------------------------------------------------------------------------------------
 
     def copy_function(self) -> None:
-        """Copy the function, or the graph, that contains the cursor's line."""
+        """Copies the function, or the graph, that contains the cursor's line."""
         self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
 
     async def _copy_function(self, line: int) -> None:
-        """Copy the innermost function or graph that contains `line`."""
+        """Copies the innermost function or graph that contains `line`."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         containing = [symbol for symbol in symbols if symbol.first <= line <= symbol.last and symbol.kind != "global"]
@@ -163,11 +163,11 @@ class IrFolds:
             self._context.say("the line at the cursor is in no function")
 
     def copy_op(self) -> None:
-        """Copy the op on the cursor's line, with its regions."""
+        """Copies the op on the cursor's line, with its regions."""
         self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
 
     async def _copy_op(self, line: int) -> None:
-        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions.
+        """Copies the op on `line`, or, if the line closes or separates regions, the op that has these regions.
 
         An op with two regions is printed as `scf.if … {`, `} else {`, `}`. A region starts on the line that opens it,
         and ends on the line that closes it; `} else {` does both. So the lines of the op are those of its adjacent
@@ -197,13 +197,13 @@ class IrFolds:
     # ---- all functions -------------------------------------------------------------------------------------------
 
     def toggle_all_folds(self) -> None:
-        """Fold all functions, or unfold everything. In a diff, fold only functions with changes."""
+        """Folds all functions, or unfolds everything. In a diff, folds only functions with changes."""
         self._document.all_folded = not self._document.all_folded
         self._document.forget_folds()
         self._context.jobs.begin("ir-fold", self._fold_text if self._document.diff is None else self._fold_diff)
 
     async def _fold_diff(self) -> None:
-        """Fold or unfold the functions of the shown diff, depending on `all_folded`."""
+        """Folds or unfolds the functions of the shown diff, depending on `all_folded`."""
         stage, diff, line = self._stages.chosen_stage, self._document.diff, self._view.line_number
         if stage is None or diff is None:
             return
@@ -214,7 +214,7 @@ class IrFolds:
             self._report_folds("changed functions are folded")
 
     async def _fold_text(self) -> None:
-        """Fold or unfold the functions of the shown text, depending on `all_folded`."""
+        """Folds or unfolds the functions of the shown text, depending on `all_folded`."""
         stage, document = self._stages.chosen_stage, self._document
         if stage is None:
             return
@@ -225,14 +225,14 @@ class IrFolds:
         self._report_folds("functions are folded")
 
     def _report_folds(self, message: str) -> None:
-        """Show `message` with the keys that unfold, or, if functions were unfolded, that everything is unfolded."""
+        """Shows `message` with the keys that unfold, or, if functions were unfolded, that everything is unfolded."""
         keys = f"{key_of('ir.fold')} unfolds one, {key_of('ir.fold-all')} all"
         self._context.say(f"{message}: {keys}" if self._document.all_folded else "everything is unfolded")
 
     # ---- outline -------------------------------------------------------------------------------------------------
 
     def choose_function(self) -> None:
-        """List the functions of the stage, and show only the chosen one, in this stage and in those shown later."""
+        """Lists the functions of the stage, and shows only the chosen one, in this stage and in those shown later."""
         self._context.jobs.begin_opening("ir-outline", self._choose_function)
 
     async def _choose_function(self) -> None:
@@ -244,13 +244,13 @@ class IrFolds:
             self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_function)
 
     def _show_function(self, name: str | None) -> None:
-        """Show only the function `name`, or everything for ""; `None` changes nothing."""
+        """Shows only the function `name`, or everything for ""; `None` changes nothing."""
         if name is not None:
             self._document.only_function = name
             self._view.open_stage()
 
     def open_outline(self) -> None:
-        """List the functions, globals and graphs of the stage, and go to the chosen one."""
+        """Lists the functions, globals and graphs of the stage, and goes to the chosen one."""
         self._context.jobs.begin_opening("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:

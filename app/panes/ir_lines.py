@@ -38,7 +38,7 @@ class IrTypes:
         self._names = TypeNames()
 
     def toggle_abbreviations(self) -> None:
-        """Abbreviate types and attributes, or show them in full."""
+        """Abbreviates types and attributes, or shows them in full."""
         self.abbreviated = not self.abbreviated
         self._view.redraw_lines()
         self.name_types()
@@ -53,7 +53,7 @@ class IrTypes:
             self._view.redraw_lines()
 
     async def _use_types(self) -> bool | None:
-        """Load the types of the chosen stage and of the other stage of a diff, and give them names.
+        """Loads the types of the chosen stage and of the other stage of a diff, and gives them names.
 
         Returns whether a name has changed, so that lines must be drawn again; `None` if the types could not be loaded,
         after a message with the reason.
@@ -70,11 +70,11 @@ class IrTypes:
         return self._names.show(*texts)
 
     def list_types(self) -> None:
-        """List the long types of the stage with their names, and go to the chosen one."""
+        """Lists the long types of the stage with their names, and goes to the chosen one."""
         self._context.jobs.begin_opening("ir-types", self._list_types)
 
     async def _list_types(self) -> None:
-        """Load the types of the chosen stage, then open the list of them."""
+        """Loads the types of the chosen stage, then opens the list of them."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         stage, loaded_stage = self._stages.chosen_stage, None
@@ -142,11 +142,11 @@ class IrLines:
         self._stages, self._types = stages, types
 
     def show_full_line(self) -> None:
-        """Open a screen with the full text of the cursor's line and the graph nodes that it comes from."""
+        """Opens a screen with the full text of the cursor's line and the graph nodes that it comes from."""
         self._context.jobs.begin_opening("ir-line", self._show_full_line)
 
     async def _show_full_line(self) -> None:
-        """Load the cursor's line with its constants in full, then open the screen."""
+        """Loads the cursor's line with its constants in full, then opens the screen."""
         from buddy.app.screens.detail import DetailScreen
 
         document, stage = self._document, self._stages.chosen_stage
@@ -172,7 +172,7 @@ class IrLines:
         self._context.dialogs.open(DetailScreen(title, lines))
 
     def _own_line(self) -> int:
-        """Return the number of the cursor's line in the stage. If the stage lacks it, show the reason and return -1."""
+        """Returns the number of the cursor's line in the stage. If the stage lacks it, shows the reason and returns -1."""
         document, row = self._document, self._view.cursor
         number = document.own_line(row) if document.row_count else 0
         if number < 0:
@@ -182,11 +182,11 @@ class IrLines:
         return number
 
     def expand_constant(self) -> None:
-        """Show more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
+        """Shows more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
-        """Show the types of the cursor's line in full, or load the next part of a constant; else, elide all again."""
+        """Shows the types of the cursor's line in full, or loads the next part of a constant; else, elide all again."""
         document, say = self._document, self._context.say
         number, text = self._own_line(), document.text
         line = self._context.session.cache.get(text, number) if number >= 0 else None
@@ -223,11 +223,11 @@ class IrLines:
         self._view.rows_changed()
 
     def describe_op(self) -> None:
-        """Show the documentation of the op on the cursor's line."""
+        """Shows the documentation of the op on the cursor's line."""
         self._context.jobs.begin_opening("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:
-        """Load the documentation of the op on the cursor's line, then open a screen with it."""
+        """Loads the documentation of the op on the cursor's line, then opens a screen with it."""
         from buddy.app.screens.detail import DetailScreen
 
         line = self._document.line_at(self._view.cursor)

@@ -30,7 +30,7 @@ class LoaderView(IrView, Protocol):
         """The number of rows on the screen."""
 
     def draw_stage(self, cursor: int, top: int) -> None:
-        """Draw another text of the document, with the cursor on row `cursor`, from row `top` on."""
+        """Draws another text of the document, with the cursor on row `cursor`, from row `top` on."""
 
 
 class IrRows(NamedTuple):
@@ -163,13 +163,13 @@ class IrLoader:
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
     def note_cursor_line(self) -> None:
-        """Note the line at the cursor, so that it can be found in another text. Called when the cursor has moved."""
+        """Notes the line at the cursor, so that it can be found in another text. Called when the cursor has moved."""
         line = self._document.line_at(self._view.cursor)
         if line is not None:
             self._noted_line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
-        """Remember the position of the cursor in the chosen stage, if that stage is drawn."""
+        """Remembers the position of the cursor in the chosen stage, if that stage is drawn."""
         if self._stages.chosen_key is not None and self._stages.chosen_key == self._drawn_key:
             self._remember(self._stages.chosen_key, self._current_position())
 
@@ -186,7 +186,7 @@ class IrLoader:
         return CursorPosition(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
 
     def set_line(self, row: StageRow, line: int) -> None:
-        """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
+        """Sets the line at which the stage of `row` is shown next, and force it to be loaded again."""
         self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, is_by_number=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
@@ -200,12 +200,12 @@ class IrLoader:
         return SavedCursor(position.text, position.line, position.offset, content, node)
 
     def restore_cursor(self, key: StageKey, saved: SavedCursor) -> None:
-        """Use a saved position when the stage is shown first."""
+        """Uses a saved position when the stage is shown first."""
         nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
         self._positions[key] = CursorPosition(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
 
     def clear(self) -> None:
-        """Forget the positions in the stages of the previous graph."""
+        """Forgets the positions in the stages of the previous graph."""
         self._positions.clear()
         self._text_positions.clear()
         self._drawn_key = self._requested = self._noted_line = None
@@ -213,7 +213,7 @@ class IrLoader:
     # ---- loading -------------------------------------------------------------------------------------------------
 
     def load(self, row: StageRow) -> bool:
-        """Start to load a stage, unless it is shown or being loaded.
+        """Starts to load a stage, unless it is shown or being loaded.
 
         Returns false if its generic form must be printed first; the view then opens the stage again.
         """
@@ -228,12 +228,12 @@ class IrLoader:
         return True
 
     async def _print_generic(self, texts: Sequence[str]) -> None:
-        """Print texts in the generic form, then open the stage again."""
+        """Prints texts in the generic form, then opens the stage again."""
         await self._stages.print_generic(texts)
         self._view.open_stage()
 
     async def _load(self, row: StageRow) -> None:
-        """Load the diff or the folds of a stage and the lines on the screen, then draw it if it is still chosen.
+        """Loads the diff or the folds of a stage and the lines on the screen, then draws it if it is still chosen.
 
         If another comparison was chosen meanwhile, opens the stage again.
         """
@@ -316,7 +316,7 @@ class IrLoader:
         return await self._context.queries.find_main_line(text, node, tuple(readers))
 
     async def _report_node(self, row: StageRow, previous: CursorPosition) -> None:
-        """Show a message about the node that the user follows, if the stage of `row` has fused it or lacks it.
+        """Shows a message about the node that the user follows, if the stage of `row` has fused it or lacks it.
 
         `previous` is the position of the cursor before the stage was shown. The message says with which nodes the node
         is fused, or between which stages it has lines.
@@ -340,7 +340,7 @@ class IrLoader:
             self._context.say(f"{name} {range_text}{cursor_text}")
 
     async def _node_range_text(self, row: StageRow, node: str) -> str:
-        """Return `has no line after X` or `has no line before X` for a node, empty if the stage of `row` has a line.
+        """Returns `has no line after X` or `has no line before X` for a node, empty if the stage of `row` has a line.
 
         X is the first stage without a line of the node, or the first one with a line, and a remark of the pass follows.
         """
@@ -373,7 +373,7 @@ class IrLoader:
         return layout.pane_id != "ir" and isinstance(pane, CursorView) and pane.search.is_active
 
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
-        """Load the lines of the rows on the screen. Returns whether all requests have succeeded."""
+        """Loads the lines of the rows on the screen. Returns whether all requests have succeeded."""
         queries = self._context.queries
         # A list, not a generator: after a failed request, the other lines are still loaded.
         return all([await queries.load_lines(text, line, 1) for text, line in rows.lines_on(top, self._view.page)])

@@ -102,7 +102,7 @@ class IrNames:
         return names[index % len(names)] if names else ""
 
     def update(self) -> None:
-        """Set the current name for the cursor's line, and underline it everywhere on the screen."""
+        """Sets the current name for the cursor's line, and underline it everywhere on the screen."""
         previous, names = self.current, self._names_on_line
         self.current = self.picked or (names[0] if names else "")
         if self.current == previous:
@@ -113,15 +113,15 @@ class IrNames:
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
-        """Pick the next name of the line."""
+        """Picks the next name of the line."""
         self._pick(1)
 
     def previous_name(self) -> None:
-        """Pick the previous name of the line."""
+        """Picks the previous name of the line."""
         self._pick(-1)
 
     def _pick(self, offset: int) -> None:
-        """Pick the name that is `offset` names after the current one on the cursor's line."""
+        """Picks the name that is `offset` names after the current one on the cursor's line."""
         names = self._names_on_line
         if not names:
             self._context.say("no name on this line")
@@ -132,7 +132,7 @@ class IrNames:
         self._context.say(f"{self.current}: {self._picked[1] + 1} of {len(names)} names on this line")
 
     def pick_at(self, text: str, offset: int) -> None:
-        """Pick the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
+        """Picks the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
         name = next((match[0] for match in NAME.finditer(text) if match.start() <= offset < match.end()), "")
         if name in self._names_on_line:
             self._picked = (self._view.cursor, self._names_on_line.index(name))
@@ -168,18 +168,18 @@ class IrReferences:
         return range(function.first, function.last + 1) if function else range(self._document.line_count)
 
     def search_value(self) -> None:
-        """Search the stage for the current name."""
+        """Searches the stage for the current name."""
         if self._names.current:
             self._search.find(case_sensitive_regex(use_pattern(self._names.current)), jump=False)
         else:
             self._context.say("no name on this line")
 
     def go_to_definition(self) -> None:
-        """Go to the definition of the picked name. Without one, each call takes the next operand."""
+        """Goes to the definition of the picked name. Without one, each call takes the next operand."""
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:
-        """Search for the definition of the picked name or of the next operand, and jump to it."""
+        """Searches for the definition of the picked name or of the next operand, and jumps to it."""
         name = self._names.picked or self._next_operand()
         if not name:
             self._context.say("no operand on this line")
@@ -210,11 +210,11 @@ class IrReferences:
         return operands[index]
 
     def go_to_use(self) -> None:
-        """Go to the next use of the current name. The uses below the cursor become the matches of the search."""
+        """Goes to the next use of the current name. The uses below the cursor become the matches of the search."""
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
-        """Search for the uses of the current name, and go to the first one below the cursor."""
+        """Searches for the uses of the current name, and goes to the first one below the cursor."""
         name, line = self._names.current, self._view.line_number
         hits = await self._uses(name, line)
         if hits is None:
@@ -228,7 +228,7 @@ class IrReferences:
             self._context.say(f"{name} is not used below")
 
     def list_uses(self) -> None:
-        """List the lines of the function or of the stage that contain the current name."""
+        """Lists the lines of the function or of the stage that contain the current name."""
         self._context.jobs.begin_opening("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:

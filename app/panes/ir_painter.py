@@ -75,12 +75,12 @@ class LinePainter:
         return list(self._drawn)
 
     def clear_cache(self) -> None:
-        """Clear the cache."""
+        """Clears the cache."""
         self._drawn.clear()
         self._cached_line_count = 0
 
     def cache_lines(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
-        """Cache the screen lines of a line, and remove the oldest ones if there are too many."""
+        """Caches the screen lines of a line, and removes the oldest ones if there are too many."""
         self._drawn[key] = drawn
         self._cached_line_count += len(drawn)
         while self._cached_line_count > MAX_CACHED_LINES and len(self._drawn) > 1:
@@ -126,7 +126,7 @@ class LinePainter:
         return [Strip(*drawn_line) for drawn_line in drawn]
 
     def _paint(self, text_line: TextLine, line: AnnotatedLine, columns: int) -> list[Strip]:
-        """Draw a line: its wrapped screen lines, or the part of it that is on the screen, with an ellipsis if cut."""
+        """Draws a line: its wrapped screen lines, or the part of it that is on the screen, with an ellipsis if cut."""
         cells, left = text_line.cells, self._view.left
         language, has_match = text_line.language, text_line.has_match
         if cells is not None:

@@ -140,22 +140,22 @@ class IrStages:
         return next((row for row in self.rows if row.key == key), None)
 
     def expect(self, key: StageKey) -> None:
-        """Choose the stage with that key when it is available."""
+        """Chooses the stage with that key when it is available."""
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
-        """Choose the stage of `row`."""
+        """Chooses the stage of `row`."""
         self._expected, self._removed, self.chosen_key = None, None, row.key
         self.is_default = False
         self._remember_phase()
 
     def leave_graph(self) -> None:
-        """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
+        """Clears the stages before another graph is shown, and expect the stage with the same key of that graph."""
         self._expected, self._removed, self.chosen_key = self.expected_key, None, None
         self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
-        """Read the stages of the compilation, and choose one if necessary.
+        """Reads the stages of the compilation, and chooses one if necessary.
 
         - If no stage was chosen, chooses the last stage of the first phase with MLIR.
         - If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the
@@ -184,7 +184,7 @@ class IrStages:
         return opened
 
     def _remember_phase(self) -> None:
-        """Remember the phase of the chosen stage, in case the stage disappears."""
+        """Remembers the phase of the chosen stage, in case the stage disappears."""
         if self.chosen_row is not None:
             self._phase = self.phase
 
@@ -264,23 +264,23 @@ class IrStages:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def previous(self) -> None:
-        """Show the stage one pass earlier."""
+        """Shows the stage one pass earlier."""
         self._move_by(-1, only_changed=False)
 
     def next(self) -> None:
-        """Show the stage one pass later."""
+        """Shows the stage one pass later."""
         self._move_by(1, only_changed=False)
 
     def previous_changed(self) -> None:
-        """Show the nearest earlier stage whose pass changed the IR."""
+        """Shows the nearest earlier stage whose pass changed the IR."""
         self._move_by(-1, only_changed=True)
 
     def next_changed(self) -> None:
-        """Show the nearest later stage whose pass changed the IR."""
+        """Shows the nearest later stage whose pass changed the IR."""
         self._move_by(1, only_changed=True)
 
     def _move_by(self, step: Literal[-1, 1], *, only_changed: bool) -> None:
-        """Show the next or the previous stage; with `only_changed`, skip the stages of passes without effect."""
+        """Shows the next or the previous stage; with `only_changed`, skip the stages of passes without effect."""
         index = self.index + step
         while 0 <= index < len(self.rows) and only_changed and not self.rows[index].stage.changed:
             index += step
@@ -291,7 +291,7 @@ class IrStages:
             self._context.say(f"no {direction} pass changed the IR" if only_changed else f"this is the {end} stage")
 
     def show_phase(self, number: int) -> None:
-        """Show the last or the failed stage of phase `number`, counted from 1."""
+        """Shows the last or the failed stage of phase `number`, counted from 1."""
         tabs = self.tabs()
         if number > len(tabs):
             self._context.say(f"there are only {len(tabs)} phases")
@@ -299,7 +299,7 @@ class IrStages:
         self.show_phase_named(tabs[number - 1].name)
 
     def show_phase_named(self, name: str) -> None:
-        """Show the last or the failed stage of a phase."""
+        """Shows the last or the failed stage of a phase."""
         row = self.end_of(name)
         if row is None:
             self._context.say(f"no IR in phase {name} yet")
@@ -307,13 +307,13 @@ class IrStages:
             self._view.choose(row)
 
     def show_failure(self) -> None:
-        """Show the stage whose pass failed."""
+        """Shows the stage whose pass failed."""
         row = next((row for row in self.rows if row.stage.state == "failed"), None)
         if row is not None:
             self._view.choose(row)
 
     def toggle_generic(self) -> None:
-        """Switch between MLIR's generic form and the custom assembly format."""
+        """Switches between MLIR's generic form and the custom assembly format."""
         self.generic = not self.generic
         self.update_rows()
         self._view.open_stage()
@@ -323,7 +323,7 @@ class IrStages:
     # ---- generic form --------------------------------------------------------------------------------------------
 
     def update_rows(self) -> None:
-        """Set `rows` to the stages of the compilation, in the chosen form."""
+        """Sets `rows` to the stages of the compilation, in the chosen form."""
         rows = self._context.state.board.rows()
         self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in rows] if self.generic else rows
 
@@ -341,7 +341,7 @@ class IrStages:
         return [text for text in texts if text not in generic_texts]
 
     async def print_generic(self, texts: Iterable[str]) -> None:
-        """Print texts in the generic form. If a request fails, switch back to the custom assembly format."""
+        """Prints texts in the generic form. If a request fails, switches back to the custom assembly format."""
         for text in texts:
             answer = await self._context.queries.reprint(text)
             if answer is None:

@@ -34,7 +34,7 @@ class NodeColumns(NodeTable):
     def _make_columns(
         self, *, with_reasons: bool = False, with_profile: bool = False, with_precisions: bool = False
     ) -> list[Column[NodeRow]]:
-        """Create the columns.
+        """Creates the columns.
 
         `with_reasons` adds the reasons why nodes are not lowered by the first registry, `with_profile` the numbers of a
         profile, and `with_precisions` the precisions in which nodes multiply.
@@ -171,7 +171,7 @@ class NodeColumns(NodeTable):
     # ---- times ---------------------------------------------------------------------------------------------------
 
     def _read_times(self) -> None:
-        """Read the times of the nodes from the profile."""
+        """Reads the times of the nodes from the profile."""
         rows, report = self._all_rows(), self.state.profile
         self._short_names = {row.stable: row.short_name for row in rows}
         by_name = {row.stable: row for row in rows}

@@ -68,7 +68,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return bytes_text(row)
 
     def refill(self) -> None:
-        """Filter and sort the nodes again, and draw the table."""
+        """Filters and sorts the nodes again, and draws the table."""
         raise NotImplementedError
 
     # ---- rows ----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return self.state.info.rows if self.state.info else ()
 
     def update_entries(self) -> None:
-        """Set `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
+        """Sets `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
         rows = sorted(self.rows, key=lambda row: row.index)
         self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
 
@@ -162,11 +162,11 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
-        """Ask for a filter, and show only the nodes that match it."""
+        """Asks for a filter, and shows only the nodes that match it."""
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
-        """Filter the nodes by `text`; for an invalid filter, show the error instead."""
+        """Filters the nodes by `text`; for an invalid filter, shows the error instead."""
         try:
             parse_filter(text, self._unavailable_fields())
         except FilterError as error:
@@ -208,7 +208,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- the tree ------------------------------------------------------------------------------------------------
 
     def toggle_tree(self) -> None:
-        """Switch between a tree of modules and a flat table."""
+        """Switches between a tree of modules and a flat table."""
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
@@ -219,7 +219,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         )
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the module under the cursor, or the module of the node under the cursor."""
+        """Folds or unfolds the module under the cursor, or the module of the node under the cursor."""
         path = self._module_at_cursor
         if not self.as_tree or not path:
             self.say(f"nothing to fold here: press {key_of('graph.tree')} to show modules")
@@ -229,13 +229,13 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._move_to_module(path)
 
     def toggle_all_folds(self) -> None:
-        """Unfold all modules, or fold all modules if none is folded."""
+        """Unfolds all modules, or folds all modules if none is folded."""
         self._folded = set() if self._folded else all_modules(self.rows)
         self.update_entries()
         self._move_to_module("")
 
     def _move_to_module(self, path: str) -> None:
-        """Move the cursor to the row of a module if there is one, and draw the table again."""
+        """Moves the cursor to the row of a module if there is one, and draws the table again."""
         paths = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
         self.cursor = paths.index(path) if path in paths else min(self.cursor, max(len(paths) - 1, 0))
         self.rows_changed()
@@ -243,7 +243,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def pick(self) -> None:
-        """Pick or unpick the node under the cursor, or all nodes of the module under the cursor."""
+        """Picks or unpicks the node under the cursor, or all nodes of the module under the cursor."""
         entry = self.entry
         nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
         names = {row.stable for row in nodes}
@@ -253,26 +253,26 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.move_down()
 
     def pick_all(self) -> None:
-        """Unpick all nodes, or, if none is picked, pick every lowered node that matches the filter."""
+        """Unpicks all nodes, or, if none is picked, picks every lowered node that matches the filter."""
         self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment_of(row)}
         self._report_picked()
 
     def pick_same_op(self) -> None:
-        """Pick all nodes with the op of the node under the cursor."""
+        """Picks all nodes with the op of the node under the cursor."""
         row = self.current
         if row is not None:
             self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}
             self._report_picked()
 
     def pick_module(self) -> None:
-        """Pick all nodes of the module under the cursor, or of the module of the node under the cursor."""
+        """Picks all nodes of the module under the cursor, or of the module of the node under the cursor."""
         path = self._module_at_cursor
         inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
         self.picked |= {row.stable for row in inside if path}
         self._report_picked()
 
     def _report_picked(self) -> None:
-        """Draw the marks of picked nodes, and show how many are picked."""
+        """Draws the marks of picked nodes, and shows how many are picked."""
         self.refresh()
         count = len(self.picked)
         nodes = f"{count} node{'s' * (count != 1)}"
@@ -285,7 +285,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- neighbours ----------------------------------------------------------------------------------------------
 
     def choose_neighbour(self) -> None:
-        """List the operands and the users of the node under the cursor, and go to the chosen one."""
+        """Lists the operands and the users of the node under the cursor, and goes to the chosen one."""
         row = self.current
         if row is None:
             return
@@ -303,7 +303,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.say(f"{row.display_name} has no operands and no users")
 
     def go_to_node(self, stable: str | None) -> None:
-        """Move the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""
+        """Moves the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""
         if stable is None:
             return
         if self.row_of_node(stable) is None:
@@ -314,7 +314,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.center(index)
 
     def ask_drawing(self) -> None:
-        """Ask for the file to draw the neighbourhood of the node to."""
+        """Asks for the file to draw the neighbourhood of the node to."""
         row = self.current
         if row is not None:
             self.context.dialogs.ask(

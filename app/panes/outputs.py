@@ -357,12 +357,12 @@ class OutputsPane(Pane):
             self.redraw_changed_lines()
 
     def _update_lines(self) -> None:
-        """Compute the lines for the current state and width."""
+        """Computes the lines for the current state and width."""
         width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_diagnostic(self) -> None:
-        """Open a screen with the whole diagnostic."""
+        """Opens a screen with the whole diagnostic."""
         self.context.dialogs.open_problem(self.state.problem)
 
     def text_to_copy(self) -> str:

@@ -38,14 +38,14 @@ class Pane(CursorView):
         return self.context.workspace
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        """Update the pane after the parts of the state that `topics` names have changed."""
+        """Updates the pane after the parts of the state that `topics` names have changed."""
 
     def take_key(self, key: str) -> bool:
-        """Handle a key before the actions do. Returns whether it was handled."""
+        """Handles a key before the actions do. Returns whether it was handled."""
         return False
 
     def say(self, message: str) -> None:
-        """Show a message for a few seconds."""
+        """Shows a message for a few seconds."""
         self.context.say(message)
 
     def after_move(self) -> None:
@@ -55,7 +55,7 @@ class Pane(CursorView):
     # ---- search --------------------------------------------------------------------------------------------------
 
     def ask_search(self) -> None:
-        """Ask for a pattern, and show its matches while the user types."""
+        """Asks for a pattern, and shows its matches while the user types."""
         self.search.ask(self.context.dialogs.prompt)
 
     def next_match(self) -> None:
@@ -73,13 +73,13 @@ class Pane(CursorView):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Update the marks of rows, after another node than `previous` has been selected."""
+        """Updates the marks of rows, after another node than `previous` has been selected."""
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to the row of a node, and scroll to it."""
+        """Moves the cursor to the row of a node, and scrolls to it."""
 
     def follow_selection(self) -> object:
-        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+        """Moves the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
@@ -91,15 +91,15 @@ class Pane(CursorView):
         self.context.dialogs.copy(self.text_to_copy())
 
     def extend_down(self) -> None:
-        """Select one more row below, or one less above."""
+        """Selects one more row below, or one less above."""
         self.extend_selection(self.cursor + 1)
 
     def extend_up(self) -> None:
-        """Select one more row above, or one less below."""
+        """Selects one more row above, or one less below."""
         self.extend_selection(self.cursor - 1)
 
     async def copy_lines(self, lines: Sequence[tuple[str, int]], description: str = "") -> None:
-        """Copy lines, each given by the name of its text and its number. Lines that are not cached are loaded first.
+        """Copies lines, each given by the name of its text and its number. Lines that are not cached are loaded first.
 
         The message names them by `description`. If a request fails, nothing is copied.
         """
@@ -135,7 +135,7 @@ class LinkedPane(Pane):
         raise NotImplementedError
 
     def refresh_marks(self) -> None:
-        """Draw the rows on the screen again whose marks have changed."""
+        """Draws the rows on the screen again whose marks have changed."""
         self.refresh_rows([row for row in self.rows_on_screen() if self.mark_of(row) != self._drawn_marks.get(row)])
 
     def background(self, row: int) -> str:

@@ -77,7 +77,7 @@ class PassesPane(TablePane[PassRow]):
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self) -> list[Column[PassRow]]:
-        """Create the columns. In a dump, the column of times has no title, and marks the stages of passes run again."""
+        """Creates the columns. In a dump, the column of times has no title, and marks the stages of passes run again."""
         name: Column[PassRow] = Column("pass", 0, lambda row: (self._shown_name(row), self._name_role(row)))
         time: Column[PassRow] = Column("time", 7, self._time_cell, right_aligned=True)
         first_columns = [
@@ -207,7 +207,7 @@ class PassesPane(TablePane[PassRow]):
             self.refill()
 
     def refill(self) -> None:
-        """Update the rows from the recipe and its stages, and draw the table."""
+        """Updates the rows from the recipe and its stages, and draws the table."""
         recipe, current = self.workspace.recipe, self.current
         self._columns = self._make_columns()
         rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.is_loaded else []
@@ -224,7 +224,7 @@ class PassesPane(TablePane[PassRow]):
             self.show_first_change()
 
     def _restore_cursor(self, number: int, anchor: str) -> None:
-        """Move the cursor to the nearest row of a dump's pass: a re-run may have added or removed stages above it."""
+        """Moves the cursor to the nearest row of a dump's pass: a re-run may have added or removed stages above it."""
         rows_of_pass = [
             index
             for index, row in enumerate(self.rows)
@@ -233,7 +233,7 @@ class PassesPane(TablePane[PassRow]):
         self.cursor = min(rows_of_pass, key=lambda index: abs(index - self.cursor), default=self.cursor)
 
     def toggle_disabled(self) -> None:
-        """Give each disabled pass a row of its own, or fold them again. The cursor stays on its row."""
+        """Gives each disabled pass a row of its own, or folds them again. The cursor stays on its row."""
         current = self.current
         self._shows_disabled = any(row.folded for row in self.rows)
         self._shown_passes.clear()
@@ -246,30 +246,30 @@ class PassesPane(TablePane[PassRow]):
             self.center(next(same_row, next(row_with_pass, self.cursor)))
 
     def unfold(self) -> None:
-        """Give the passes that are folded under the cursor rows of their own."""
+        """Gives the passes that are folded under the cursor rows of their own."""
         if self.current is not None and self.current.folded:
             self._unfold(self.cursor)
 
     def _unfold(self, row: int) -> None:
-        """Give the passes that are folded in `row` rows of their own."""
+        """Gives the passes that are folded in `row` rows of their own."""
         first = self._first_lines[row]
         self._shown_passes |= set(row_keys(self._unfolded_rows)[first : first + len(self.rows[row].folded)])
         self.refill()
 
     def show_stage(self, stage: StageRow) -> None:
-        """Move the cursor to the row of a stage, without a `Moved` message."""
+        """Moves the cursor to the row of a stage, without a `Moved` message."""
         index = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
         if index is not None:
             self.center(index, notify=False)
 
     def move_to_first_change(self) -> None:
-        """Move the cursor to the first pass that changes something, unless it has been moved before."""
+        """Moves the cursor to the first pass that changes something, unless it has been moved before."""
         if self._is_untouched:
             self._is_untouched = False
             self.show_first_change()
 
     def show_first_change(self) -> None:
-        """Move the cursor to the first pass that changes something: now, or once there is one."""
+        """Moves the cursor to the first pass that changes something: now, or once there is one."""
         changing = (k for k, row in enumerate(self.rows) if row.step and row.stage and row.stage.stage.changed)
         index = next(changing, None)
         self._waits_for_change = index is None
@@ -277,11 +277,11 @@ class PassesPane(TablePane[PassRow]):
             self.center(index)
 
     def stop_waiting_for_change(self) -> None:
-        """Leave the cursor on its row when the first pass changes something."""
+        """Leaves the cursor on its row when the first pass changes something."""
         self._waits_for_change = False
 
     def note_move(self) -> None:
-        """Note that the user has moved the cursor, so that `move_to_first_change` leaves it there."""
+        """Notes that the user has moved the cursor, so that `move_to_first_change` leaves it there."""
         self._is_untouched = self._waits_for_change = False
 
     # ---- search: its lines are the rows without folding ----------------------------------------------------------
@@ -297,7 +297,7 @@ class PassesPane(TablePane[PassRow]):
         return FoundLines(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
 
     def preview_match(self, line: int) -> None:
-        """Show a pass, or the row in which it is folded: only `go_to_match` unfolds."""
+        """Shows a pass, or the row in which it is folded: only `go_to_match` unfolds."""
         self.center(self._row_of(line), notify=False)
 
     def go_to_match(self, line: int) -> None:
@@ -308,7 +308,7 @@ class PassesPane(TablePane[PassRow]):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_pass(self) -> None:
-        """Disable or enable the pass under the cursor. If passes are folded there, unfold them instead."""
+        """Disables or enable the pass under the cursor. If passes are folded there, unfolds them instead."""
         row = self.current
         self.unfold()
         if row is not None and row.step is not None:
@@ -316,7 +316,7 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {change}")
 
     def delete(self) -> None:
-        """Remove the pass under the cursor from the recipe."""
+        """Removes the pass under the cursor from the recipe."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -324,7 +324,7 @@ class PassesPane(TablePane[PassRow]):
             self._edit_steps(steps, f"{row.name} removed")
 
     def try_passes(self) -> None:
-        """Run the passes of the catalogue on the stage of the cursor's row, and insert the chosen pass below it."""
+        """Runs the passes of the catalogue on the stage of the cursor's row, and inserts the chosen pass below it."""
         row = self.current
         if row is None or row.stage is None or row.stage.stage.language != "mlir":
             self.say("select an MLIR pass that has run, or `lower`")
@@ -337,7 +337,7 @@ class PassesPane(TablePane[PassRow]):
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
-        """Insert a pass that was tried below the cursor, in the phase of the pass above it."""
+        """Inserts a pass that was tried below the cursor, in the phase of the pass above it."""
         if step is None:
             return
         steps = list(self.workspace.recipe.steps)
@@ -354,7 +354,7 @@ class PassesPane(TablePane[PassRow]):
         return numbers[-1] if numbers else -1
 
     def details(self) -> None:
-        """Show details of the pass under the cursor: options, time, changed op counts, remarks about nodes."""
+        """Shows details of the pass under the cursor: options, time, changed op counts, remarks about nodes."""
         from buddy.app.screens.detail import pass_screen
 
         if self.current is not None:
@@ -362,7 +362,7 @@ class PassesPane(TablePane[PassRow]):
             self.app.push_screen(pass_screen(self.current, self._summary(self.current), remarks, self.glyphs))
 
     def duplicate(self) -> None:
-        """Insert a copy of the pass under the cursor below it."""
+        """Inserts a copy of the pass under the cursor below it."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -371,7 +371,7 @@ class PassesPane(TablePane[PassRow]):
             self._show_step(row.number + 1)
 
     def switch_anchor(self) -> None:
-        """Switch the op on which the pass under the cursor runs between module and function."""
+        """Switches the op on which the pass under the cursor runs between module and function."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -390,7 +390,7 @@ class PassesPane(TablePane[PassRow]):
         self._move_step(-1)
 
     def _move_step(self, by: int) -> None:
-        """Exchange the pass under the cursor with the one that is `by` passes below it (above it if negative)."""
+        """Exchanges the pass under the cursor with the one that is `by` passes below it (above it if negative)."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -404,12 +404,12 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(target)
 
     def insert(self) -> None:
-        """List the passes of the catalogue, and insert the chosen one below the cursor."""
+        """Lists the passes of the catalogue, and inserts the chosen one below the cursor."""
         choices = [PickerChoice(info.name, info.summary, info) for info in self.state.passes]
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
     def _insert_pass(self, info: PassInfo | None) -> None:
-        """Insert a pass of the catalogue below the cursor, with its default options."""
+        """Inserts a pass of the catalogue below the cursor, with its default options."""
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
@@ -419,7 +419,7 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(index)
 
     def edit_options(self) -> None:
-        """Edit the options of the pass under the cursor in a form."""
+        """Edits the options of the pass under the cursor in a form."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -438,7 +438,7 @@ class PassesPane(TablePane[PassRow]):
             )
 
     def choose_preset(self) -> None:
-        """List the presets, and replace the recipe by the chosen one."""
+        """Lists the presets, and replaces the recipe by the chosen one."""
         current = self.workspace.recipe.preset
         choices = [
             PickerChoice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
@@ -451,11 +451,11 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.with_steps_of(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge_key: str = "") -> None:
-        """Replace the passes of the recipe. `title` and `merge_key` are those of `RecipeEditor.edit`."""
+        """Replaces the passes of the recipe. `title` and `merge_key` are those of `RecipeEditor.edit`."""
         self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge_key)
 
     def _show_step(self, index: int) -> None:
-        """Move the cursor to the row of pass `index` of the recipe."""
+        """Moves the cursor to the row of pass `index` of the recipe."""
         self.refill()
         row = next((k for k, row in enumerate(self.rows) if row.number == index), None)
         if row is None and not self._shows_disabled:

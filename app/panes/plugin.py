@@ -74,7 +74,7 @@ class PluginPane(LinkedPane):
         return self._sources
 
     def choose(self) -> None:
-        """Show the pane of the only plug-in that has one, or hide it; if there are several, let the user choose."""
+        """Shows the pane of the only plug-in that has one, or hides it; if there are several, lets the user choose."""
         sources = self.sources()
         if not sources:
             self.say(NO_PANES_MESSAGE)
@@ -88,14 +88,14 @@ class PluginPane(LinkedPane):
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.apply_choice)
 
     def apply_choice(self, choice: object) -> None:
-        """Show the chosen pane, or hide the one that is shown."""
+        """Shows the chosen pane, or hides the one that is shown."""
         if choice is HIDE:
             self.context.layout.hide_plugin()
         elif isinstance(choice, PaneSource):
             self.show(choice)
 
     def show(self, source: PaneSource) -> None:
-        """Load the pane of a plug-in unless it is loaded, show it, and focus it."""
+        """Loads the pane of a plug-in unless it is loaded, shows it, and focus it."""
         if source != self.source or self.problem is not None:
             self.close()
             self.source, self._hosted_pane, self.problem, self._lines, self._inputs = source, None, None, None, []
@@ -111,7 +111,7 @@ class PluginPane(LinkedPane):
         return (str(self._hosted_pane.title) if self._hosted_pane is not None else "") or source.name
 
     def close(self) -> None:
-        """End the thread of the pane that is shown."""
+        """Ends the thread of the pane that is shown."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -120,7 +120,7 @@ class PluginPane(LinkedPane):
         self.close()
 
     async def _load(self, source: PaneSource, thread: PaneThread) -> None:
-        """Load the plug-in's code in `thread`, then draw its pane."""
+        """Loads the plug-in's code in `thread`, then draws its pane."""
         try:
             hosted_pane = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
         except PaneCallError as call_error:
@@ -133,7 +133,7 @@ class PluginPane(LinkedPane):
                 self._draw_soon()
 
     def _switch_off(self, thread: PaneThread, error: BaseException) -> None:
-        """Show the error of a pane instead of its lines, and stop calling the plug-in."""
+        """Shows the error of a pane instead of its lines, and stops calling the plug-in."""
         thread.stop()
         if thread is not self._thread or self.source is None:
             return  # The error is of a pane that another one has replaced.
@@ -153,11 +153,11 @@ class PluginPane(LinkedPane):
         self._note_changes(frozenset({"selection"}))
 
     def stage_shown(self) -> None:
-        """Draw the pane again after the IR pane has shown another stage."""
+        """Draws the pane again after the IR pane has shown another stage."""
         self._note_changes(frozenset({"stages"}))
 
     def _note_changes(self, topics: frozenset[str]) -> None:
-        """Note that these topics have changed, and draw the pane again if it depends on one of them."""
+        """Notes that these topics have changed, and draws the pane again if it depends on one of them."""
         self._changed |= topics
         if self._hosted_pane is not None and topics & frozenset(self._hosted_pane.topics):
             self._draw_soon()
@@ -167,7 +167,7 @@ class PluginPane(LinkedPane):
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        """Start to draw the pane unless it is hidden. If it is being drawn, `_draw` draws it once more afterwards."""
+        """Starts to draw the pane unless it is hidden. If it is being drawn, `_draw` draws it once more afterwards."""
         thread = self._thread
         if (
             self._hosted_pane is None
@@ -180,7 +180,7 @@ class PluginPane(LinkedPane):
         start_worker(self, "draw", self._draw, self._hosted_pane, thread)
 
     async def _draw(self, hosted_pane: pane_plugins.Pane, thread: PaneThread) -> None:
-        """Pass keys and clicks to the plug-in and draw its lines, until nothing has changed any more."""
+        """Passes keys and clicks to the plug-in and draws its lines, until nothing has changed any more."""
         try:
             while (self._changed or self._inputs) and thread is self._thread:
                 view, inputs = self._view(thread), self._inputs
@@ -264,7 +264,7 @@ class PluginPane(LinkedPane):
     # ---- input ---------------------------------------------------------------------------------------------------
 
     def take_key(self, key: str) -> bool:
-        """Pass `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
+        """Passes `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
         hosted_pane = self._hosted_pane
         if hosted_pane is None or key not in hosted_pane.keys:
             return False
@@ -281,7 +281,7 @@ class PluginPane(LinkedPane):
             self._draw_soon()
 
     def go_to_node(self) -> None:
-        """Go to the node of the line under the cursor."""
+        """Goes to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
             self.context.selection.go_to_one_of((node,))

@@ -99,7 +99,7 @@ class SourcePane(Pane, CodeView):
             self.refresh()
 
     def _read_graph(self) -> None:
-        """Read the nodes, the graph breaks and the profile again."""
+        """Reads the nodes, the graph breaks and the profile again."""
         info = self.state.info
         self._facts = {}
         self._rows = {row.stable: row for row in info.rows} if info is not None else {}
@@ -190,7 +190,7 @@ class SourcePane(Pane, CodeView):
     # ---- files ---------------------------------------------------------------------------------------------------
 
     def go_to_selected_node(self) -> None:
-        """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
+        """Goes to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
         if not self.context.layout.shows_source:
             return
         selection = self.context.selection
@@ -207,7 +207,7 @@ class SourcePane(Pane, CodeView):
             self._go_to(location)
 
     def show_location(self, location: PythonLocation) -> None:
-        """Show the pane with the cursor on this line, and focus it."""
+        """Shows the pane with the cursor on this line, and focus it."""
         layout = self.context.layout
         layout.shows_source = True
         layout.show_pane("source")
@@ -216,12 +216,12 @@ class SourcePane(Pane, CodeView):
         self._go_to(location)
 
     def redraw_links(self) -> None:
-        """Draw all panes again after this pane was shown or hidden: lines have colours only while it is shown."""
+        """Draws all panes again after this pane was shown or hidden: lines have colours only while it is shown."""
         for pane in self.context.layout.panes.values():
             pane.refresh()
 
     def _go_to(self, location: PythonLocation) -> None:
-        """Go to a line, as soon as its file is opened. If it cannot be shown, the pane shows the reason instead."""
+        """Goes to a line, as soon as its file is opened. If it cannot be shown, the pane shows the reason instead."""
         self._location = location
         opened = self._files.get(location.path)
         if opened is not None and location.line >= opened.lines:
@@ -235,7 +235,7 @@ class SourcePane(Pane, CodeView):
         self.center(location.line, notify=False)
 
     def _show_file(self, path: str, opened: PythonOpened | None, line: int) -> None:
-        """Show a file with the cursor on `line`, or no file."""
+        """Shows a file with the cursor on `line`, or no file."""
         text, lines = (opened.text, opened.lines) if opened is not None else ("", 0)
         if path != self._path:
             self.left = 0
@@ -247,7 +247,7 @@ class SourcePane(Pane, CodeView):
 
     @work(exclusive=True, group="source-files")
     async def _open_files(self, paths: list[str]) -> None:
-        """Open the files of the graph one by one, so that going to a node of another file does not wait later."""
+        """Opens the files of the graph one by one, so that going to a node of another file does not wait later."""
         for path in paths:
             await self._open_file(path)
 
@@ -256,7 +256,7 @@ class SourcePane(Pane, CodeView):
         await self._open_file(path)
 
     async def _open_file(self, path: str) -> None:
-        """Request a file from the engine, and show it or the reason why it cannot be shown."""
+        """Requests a file from the engine, and shows it or the reason why it cannot be shown."""
         problems: list[str] = []
         info, session = self._info, self.context.session
         stamp = None if session.is_remote else read_stamp(path)
@@ -273,7 +273,7 @@ class SourcePane(Pane, CodeView):
         self._show_opened(path)
 
     def _show_opened(self, path: str) -> None:
-        """Show a file that was opened or opened again, if it is on the screen or the cursor has to go to it."""
+        """Shows a file that was opened or opened again, if it is on the screen or the cursor has to go to it."""
         opened = self._files.get(path)
         if opened is not None and path == self._path and self._moves_selection:
             # The user reads this file: keep the cursor on its line.
@@ -286,7 +286,7 @@ class SourcePane(Pane, CodeView):
             self._show_file("", None, 0)
 
     def _check_file(self) -> None:
-        """Open the file on the screen again if it has changed on disk, to mark the lines that are old."""
+        """Opens the file on the screen again if it has changed on disk, to mark the lines that are old."""
         session, path = self.context.session, self._path
         opened = self._files.get(path)
         if not self.context.layout.shows_source or session.is_remote or opened is None or opened.on_disk == "none":
@@ -299,7 +299,7 @@ class SourcePane(Pane, CodeView):
     # ---- synchronisation -----------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
+        """Goes to the line of the selected node; without a move, draws the marks of the cursor's line again."""
         row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
         # If the cursor has moved, both rows and the foot are drawn already.
@@ -316,7 +316,7 @@ class SourcePane(Pane, CodeView):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
-        """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
+        """Goes to a node of the line under the cursor in the graph pane, or reports why no node comes from it."""
         nodes = self._facts_of(self.cursor).nodes if self._path else ()
         if nodes:
             self.context.selection.go_to_one_of(nodes)
@@ -324,18 +324,18 @@ class SourcePane(Pane, CodeView):
             self.say(f"line {self.cursor + 1}: {self._line_note()[0]}")
 
     def source_left(self) -> None:
-        """Scroll the code to the left."""
+        """Scrolls the code to the left."""
         self.scroll_sideways(-SCROLL_COLUMNS)
 
     def source_right(self) -> None:
-        """Scroll the code to the right."""
+        """Scrolls the code to the right."""
         self.scroll_sideways(SCROLL_COLUMNS)
 
     def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""
 
     def copy(self) -> None:
-        """Copy the line at the cursor, or the selected lines."""
+        """Copies the line at the cursor, or the selected lines."""
         rows = self.selected_range
         if len(rows) == 1:
             super().copy()

@@ -88,7 +88,7 @@ class TextLines(CursorView):
         self.preview_match(line)
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Scroll so that `row` is the first one on the screen, where the invisible cursor always is."""
+        """Scrolls so that `row` is the first one on the screen, where the invisible cursor always is."""
         self.cursor = max(0, min(row, self.row_count - self.page))
         self.scroll_to(y=self.cursor, animate=False, force=True)
 

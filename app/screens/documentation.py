@@ -62,7 +62,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(self._history[-1])
 
     async def _show(self, path: Path, anchor: str = "") -> None:
-        """Show a page from its heading `anchor` on, or from its start. If it cannot be read, show the reason."""
+        """Shows a page from its heading `anchor` on, or from its start. If it cannot be read, shows the reason."""
         box, document = self.query_one("#box"), self.query_one(Markdown)
         try:
             text = path.read_text("utf-8")
@@ -75,7 +75,7 @@ class PageScreen(ReadOnlyScreen[None]):
             self.query_one(VerticalScroll).scroll_home(animate=False)
 
     async def on_markdown_link_clicked(self, message: Markdown.LinkClicked) -> None:
-        """Follow a link to a page, or show the address of another link."""
+        """Follows a link to a page, or shows the address of another link."""
         message.stop()
         page, _, anchor = message.href.partition("#")
         target = (self._history[-1].parent / page).resolve() if page else self._history[-1]
@@ -86,7 +86,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(target, anchor)
 
     async def action_back(self) -> None:
-        """Go back to the previous page; on the first page, close the screen."""
+        """Goes back to the previous page; on the first page, closes the screen."""
         if len(self._history) == 1:
             self.action_close()
             return

@@ -79,7 +79,7 @@ class SearchedTextArea:
         self._area.scroll_cursor_visible(center=True)
 
     def go_to_match(self, line: int) -> None:
-        """Move the cursor to a match, without selecting it: the next letter must not replace it."""
+        """Moves the cursor to a match, without selecting it: the next letter must not replace it."""
         row, start, _ = self._spans[line // 2]
         self._area.move_cursor((row, start), center=True)
 
@@ -165,7 +165,7 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_problem(self._problem)
 
     def show_note(self, lines: list[Cells]) -> None:
-        """Show a message under the text."""
+        """Shows a message under the text."""
         from rich.text import Text
 
         look = look_of(self.app.theme)
@@ -173,7 +173,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.query_one("#note", Static).update(note)
 
     def show_problem(self, problem: TextProblem) -> None:
-        """Move the cursor to the error, and show its message."""
+        """Moves the cursor to the error, and shows its message."""
         if problem.line >= 0:
             self.area.move_cursor((problem.line, problem.column), center=True)
         self.show_note([[("[!] ", "bad"), (problem.message, "text")]])
@@ -183,7 +183,7 @@ class EditorScreen(AnsweringScreen[str]):
 
     @work(exclusive=True, group="accept")
     async def _accept(self) -> None:
-        """Check the text, then return it or show the error."""
+        """Checks the text, then returns it or shows the error."""
         text = self.area.text
         self.show_note([[("checking", "accent")]])
         problem = await self.check(text)
@@ -193,7 +193,7 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_problem(problem)
 
     def close_unanswered(self) -> None:
-        """Go back. A changed text is discarded only on the second call."""
+        """Goes back. A changed text is discarded only on the second call."""
         if self.area.text == self._original or self._has_warned:
             self._close_with(None)
         else:
@@ -211,7 +211,7 @@ class EditorScreen(AnsweringScreen[str]):
         self._search.step(by)
 
     def _show_search(self, text: str) -> None:
-        """Show the pattern and the count instead of the keys."""
+        """Shows the pattern and the count instead of the keys."""
         keys = ", f3 next, shift+f3 previous match" if self._search.matches.lines else ""
         self.query_one("#box").border_subtitle = f"{text}{keys}" if text else self.KEYS_TEXT
 
@@ -226,7 +226,7 @@ class EditorScreen(AnsweringScreen[str]):
     # ---- drafts --------------------------------------------------------------------------------------------------
 
     def _save_draft(self) -> None:
-        """Save the input as a draft, or delete the draft if there are no changes. A failure is shown under the text."""
+        """Saves the input as a draft, or deletes the draft if there are no changes. A failure is shown under the text."""
         if self._draft is not None and not self._has_closed:
             if self.area.text == self._original:
                 self._draft.delete()
@@ -234,7 +234,7 @@ class EditorScreen(AnsweringScreen[str]):
                 self.show_note([[("[!] ", "bad"), (problem, "text")]])
 
     def _close_with(self, text: str | None) -> None:
-        """Delete the draft, and close with `text` (`None`: the user goes back)."""
+        """Deletes the draft, and closes with `text` (`None`: the user goes back)."""
         self._has_closed = True
         if self._draft is not None:
             self._draft.delete()
@@ -242,7 +242,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.dismiss(text)
 
     def on_unmount(self) -> None:
-        """Save the draft if the workbench exits while the editor is open."""
+        """Saves the draft if the workbench exits while the editor is open."""
         if self._draft is not None and not self._has_closed:
             if self.area.text != self._original:
                 self._draft.save(self.area.text, self._original)
@@ -260,7 +260,7 @@ class IrEditor(EditorScreen):
         self._session, self._line = session, line
 
     def on_mount(self) -> None:
-        """Open at the line, unless the error of the text has one."""
+        """Opens at the line, unless the error of the text has one."""
         if self._problem is None or self._problem.line < 0:
             self.area.move_cursor((self._line, 0), center=True)
 
@@ -328,7 +328,7 @@ class PipelineScreen(EditorScreen):
         self._update_note()
 
     def _update_note(self) -> None:
-        """Show the first error, or the number of passes, and the completions of the word at the cursor."""
+        """Shows the first error, or the number of passes, and the completions of the word at the cursor."""
         text, offset = self.area.text, self._offset
         error = self._find_error(text)
         if error is None:
@@ -370,7 +370,7 @@ class PipelineScreen(EditorScreen):
             self._update_note()
 
     def action_complete(self) -> None:
-        """Insert the chosen completion, unless the search has focus."""
+        """Inserts the chosen completion, unless the search has focus."""
         if self.focused is not self.area:
             return
         text, offset = self.area.text, self._offset

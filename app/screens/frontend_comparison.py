@@ -91,7 +91,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             yield Prompt()
 
     def fit(self) -> None:
-        """Place the sides next to each other on a wide screen, and show the keys that fit. The box fills the screen."""
+        """Places the sides next to each other on a wide screen, and shows the keys that fit. The box fills the screen."""
         self.query_one("#sides").set_class(self.app.size.width >= MIN_SIDE_BY_SIDE_WIDTH, "-side-by-side")
         self.query_one("#box").border_subtitle = self.keys_text()
 
@@ -111,7 +111,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     @work(exclusive=True, group="compare-node")
     async def _compile(self) -> None:
-        """Compile both sides, first the one with the current recipe, if any, because its stages are cached."""
+        """Compiles both sides, first the one with the current recipe, if any, because its stages are cached."""
         for view in self._views:
             view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
@@ -119,7 +119,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self.show_progress("")
 
     async def _compile_side(self, side: int) -> None:
-        """Compile the pipeline of a side, and show its stages, also those of a compilation that fails."""
+        """Compiles the pipeline of a side, and shows its stages, also those of a compilation that fails."""
         pipeline, finished_stages = self._pipelines[side], list[Stage]()
 
         def handle_frame(frame: Frame) -> None:
@@ -144,7 +144,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return await requester.await_answer(self._request_lines(pipeline, stages)) or []
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        """Request the lines of the node in the last stage of each phase. Raises `UnavailableError`."""
+        """Requests the lines of the node in the last stage of each phase. Raises `UnavailableError`."""
         keyed_stages = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in keyed_stages))
         node = self._row.stable
@@ -167,7 +167,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return line.text if line is not None else ""
 
     def _draw(self, side: int) -> None:
-        """Draw the shown stage of a side, or a message if the side has no stage."""
+        """Draws the shown stage of a side, or a message if the side has no stage."""
         shown, view, problem = self._shown_stage(side), self._views[side], self._problems[side]
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)
@@ -198,12 +198,12 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.refresh()
 
     def action_next_phase(self, by: int) -> None:
-        """Move by `by` phases of torch-mlir."""
+        """Moves by `by` phases of torch-mlir."""
         self._phase_index = max(0, min(self._phase_index + by, len(self._phase_stages[1]) - 1))
         self._draw(1)
 
     def action_next_dialect(self) -> None:
-        """Compile with torch-mlir to the next target dialect, and show the IR in that dialect."""
+        """Compiles with torch-mlir to the next target dialect, and shows the IR in that dialect."""
         dialects = dialects_of(TORCH_MLIR)
         self._dialect = dialects[(dialects.index(self._dialect) + 1) % len(dialects)]
         self._pipelines = frontend_pipelines(self._recipe, self._session.state.presets, self._dialect)
@@ -216,17 +216,17 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.scroll_sideways(by)
 
     def action_copy(self) -> None:
-        """Copy the lines of the side that has focus."""
+        """Copies the lines of the side that has focus."""
         self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
 
     def action_compare(self) -> None:
-        """Return all stages of the pipeline that does not have the recipe."""
+        """Returns all stages of the pipeline that does not have the recipe."""
         other = 1 if self._pipelines[0].recipe == self._recipe else 0
         if self._stages[other]:
             self.dismiss(ComparedStages(self._pipelines[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
-        """Return the line under the cursor if its side has the recipe; otherwise, all stages of that side."""
+        """Returns the line under the cursor if its side has the recipe; otherwise, all stages of that side."""
         shown, line = self._shown_stage(self._side), self._views[self._side].current
         if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()

@@ -109,7 +109,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
-        """Compare all nodes with `reference`, then show the report and add it to the log."""
+        """Compares all nodes with `reference`, then shows the report and adds it to the log."""
         self.show_progress("compiling")
         latest = self._session.state.graph_state_of(self._recipe.graph).comparison
         request = self._session.compare_nodes(self._recipe, reference, self._show_frame)
@@ -124,7 +124,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self.show_progress(frame.activity)
 
     def _show_report(self, report: NumericsReport) -> None:
-        """Show how many nodes are out of tolerance in the title, and the nodes in the table."""
+        """Shows how many nodes are out of tolerance in the title, and the nodes in the table."""
         self._report = report
         mismatches = sum(not node.ok for node in report.nodes)
         reference = numerics.REFERENCES[report.reference]
@@ -136,7 +136,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._show_rows()
 
     def _show_rows(self) -> None:
-        """Show the compared nodes of the report: the first out of tolerance, then those with the largest errors."""
+        """Shows the compared nodes of the report: the first out of tolerance, then those with the largest errors."""
         assert self._report is not None
         rows = numerics.worst_nodes(self._report, len(self._report.nodes))
         self.show([row for row in rows if row.node in self._rows])
@@ -149,7 +149,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self.dismiss(self.current.node)
 
     def action_summarize(self) -> None:
-        """Show the largest errors by op kind, module and source line."""
+        """Shows the largest errors by op kind, module and source line."""
         if self._report is not None:
             from buddy.app.screens.results import ResultScreen
 
@@ -170,7 +170,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self.app.push_screen(screen, self._choose_point)
 
     def _choose_point(self, name: str | None) -> None:
-        """Close with the node of the point that the user has chosen in the plot."""
+        """Closes with the node of the point that the user has chosen in the plot."""
         node = next((row.stable for row in self._rows.values() if row.display_name == name), None)
         if node is not None:
             self.dismiss(node)

@@ -68,7 +68,7 @@ class OptionScreen(AnsweringScreen[Options]):
         )
 
     def _show_errors(self, texts: list[str]) -> bool:
-        """Show an error at each field with an invalid value, and focus the first one. Returns whether there was any."""
+        """Shows an error at each field with an invalid value, and focus the first one. Returns whether there was any."""
         errors = [
             option_error(text, option.default, option.words)
             for option, text in zip(self._info.options, texts, strict=True)
@@ -81,13 +81,13 @@ class OptionScreen(AnsweringScreen[Options]):
         return first_invalid is not None
 
     def _show_error(self, number: int, error: str) -> None:
-        """Show an error below field `number`; an empty text removes it."""
+        """Shows an error below field `number`; an empty text removes it."""
         line = self.query_one(f"#field-error-{number}", Static)
         line.update(f"[!] {error}" if error else "")
         line.display = bool(error)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Clear the error of a field when the user edits it."""
+        """Clears the error of a field when the user edits it."""
         self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
 
 

@@ -79,7 +79,7 @@ class ChoiceList(CursorView, can_focus=False):
         return [[(" no match", "dim")]]
 
     def filter(self, query: str) -> None:
-        """Show only the entries that match `query`: fuzzily by title, or with all its words in the summary."""
+        """Shows only the entries that match `query`: fuzzily by title, or with all its words in the summary."""
         self.matches = rank_choices(self.choices, query)
         self.cursor = 0
         self.rows_changed()
@@ -131,7 +131,7 @@ class PickerScreen(AnsweringScreen[Any]):
             self._preview_current()
 
     def _show_count(self) -> None:
-        """Show how many of the entries match the query."""
+        """Shows how many of the entries match the query."""
         count = f"{len(self.query_one(ChoiceList).matches)}/{len(self._choices)}"
         self.query_one("#box").border_subtitle = f"{count}, enter chooses, escape cancels"
 

@@ -75,7 +75,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         return self._view.plot_data
 
     def _update_titles(self) -> None:
-        """Show the title of the plot, and the keys that fit."""
+        """Shows the title of the plot, and the keys that fit."""
         box = self.query_one("#box")
         position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
@@ -134,7 +134,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         self._view.search.step(by)
 
     def on_plot_view_searched(self, event: PlotView.Searched) -> None:
-        """Show the pattern and the count instead of the keys, until the search ends."""
+        """Shows the pattern and the count instead of the keys, until the search ends."""
         self._update_titles()
         if event.text:
             keys = ", n N next and previous match" if self._view.search.matches.lines else ""
@@ -181,7 +181,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
             self.dismiss(series.names[point.number])
 
     def action_copy(self) -> None:
-        """Copy all points as a table: one point per line, with tabs between the columns."""
+        """Copies all points as a table: one point per line, with tabs between the columns."""
         lines = ["\t".join(("series", "name", self.plot.x.label or "x", self.plot.y.label or "y"))]
         for series in self.plot.series:
             # A series may have names for its first points only.

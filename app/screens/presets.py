@@ -60,7 +60,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         await self._update_rows(self._compile_and_run)
 
     async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
-        """Replace each row by the result of `measure`, or, if it fails, set its problem."""
+        """Replaces each row by the result of `measure`, or, if it fails, sets its problem."""
         for row in list(self._table.unsorted_rows):
             self.show_progress(row.title)
             problems: list[str] = []

@@ -81,7 +81,7 @@ class FlameTree(CursorView):
         ]
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the module under the cursor."""
+        """Folds or unfolds the module under the cursor."""
         flame = self._rows[self.cursor].flame
         if flame.children:
             self._folded ^= {id(flame)}
@@ -89,7 +89,7 @@ class FlameTree(CursorView):
             self.rows_changed()
 
     def toggle_small_entries(self) -> None:
-        """Show or hide the entries below `MIN_SHARE`."""
+        """Shows or hides the entries below `MIN_SHARE`."""
         current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
         self._update_rows()
         self.cursor = next((index for index, row in enumerate(self._rows) if row.flame is current), 0)
@@ -117,7 +117,7 @@ class FlameScreen(ListScreen[str | None]):
         self.fit()
 
     def action_choose(self) -> None:
-        """Return the node under the cursor; fold or unfold a module."""
+        """Returns the node under the cursor; folds or unfolds a module."""
         if self._tree_view.node:
             self.dismiss(self._tree_view.node)
         else:

@@ -73,7 +73,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._show_choices(event.value)
 
     def _show_choices(self, typed: str) -> None:
-        """List the recent programs that match, then the paths that continue the typed one."""
+        """Lists the recent programs that match, then the paths that continue the typed one."""
         paths = path_completions(typed) if self._local and (typed or self.lists_files) else []
         choices = [*rank_choices(self._recent, typed), *(_path_choice(path) for path in paths)]
         self._list.choices = self._list.matches = choices
@@ -82,7 +82,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._show_position()
 
     def _show_position(self) -> None:
-        """Show which entry the cursor is on, and how many there are: a small screen does not show all."""
+        """Shows which entry the cursor is on, and how many there are: a small screen does not show all."""
         position = f"{self._list.cursor + 1}/{len(self._list.matches)}, " if self._list.matches else ""
         self.query_one("#box").border_subtitle = position + self.hint_text
 
@@ -101,7 +101,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         getattr(self._list, method)()
 
     def action_complete(self) -> None:
-        """Insert the entry that the user has moved to, or else the common start of all paths that match."""
+        """Inserts the entry that the user has moved to, or else the common start of all paths that match."""
         typed, choice = self.query_one(Input).value, self._list.current
         paths = path_completions(typed) if self._local else []
         if self._has_moved and choice is not None and isinstance(choice.value, (Program, str)):
@@ -115,12 +115,12 @@ class ProgramScreen(AnsweringScreen[Program]):
                 self._type(common_start)
 
     def _type(self, text: str) -> None:
-        """Replace the typed text."""
+        """Replaces the typed text."""
         field = self.query_one(Input)
         field.value, field.cursor_position = text, len(text)
 
     def on_input_submitted(self) -> None:
-        """Open the typed path, or the entry at the cursor if the user has moved to it or the path does not exist."""
+        """Opens the typed path, or the entry at the cursor if the user has moved to it or the path does not exist."""
         typed, choice = self.query_one(Input).value.strip(), self._list.current
         if typed and not self._has_moved:
             try:
@@ -134,7 +134,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._open(choice)
 
     def _open(self, choice: PickerChoice | None) -> None:
-        """Return the program of an entry. For a folder, list its files instead."""
+        """Returns the program of an entry. For a folder, lists its files instead."""
         if choice is None:
             self._show_error("give the path of a script or of a model file")
             return

@@ -48,7 +48,7 @@ class ResultRows(CursorView):
         self._width = 0
 
     def on_resize(self) -> None:
-        """Make the rows again. The cursor stays on its entry, or else goes to the first one that can be chosen."""
+        """Makes the rows again. The cursor stays on its entry, or else goes to the first one that can be chosen."""
         if self.width != self._width:
             entry, self._width = self.entry, self.width
             self._rows = self.rows_at(self.width)
@@ -58,7 +58,7 @@ class ResultRows(CursorView):
         self.rows_changed()
 
     def rows_at(self, width: int) -> list[_Row]:
-        """Return all rows for a view of `width` cells."""
+        """Returns all rows for a view of `width` cells."""
         result, columns = self.result, max(width - 1, 20)
         rows = [
             _Row([(piece, "title" if number == 0 else "text")])
@@ -144,7 +144,7 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         return len(self._list.rows_at(width)) + 5
 
     def on_key(self, event: events.Key) -> None:
-        """Choose the entry with that key."""
+        """Chooses the entry with that key."""
         entry = next((entry for entry in self._list.result.next_steps if entry.key == event.character), None)
         if entry is not None:
             event.stop()
@@ -194,14 +194,14 @@ class Results:
         self.logged: list[LoggedResult] = []
 
     def add(self, result: Result, use_answer: UseAnswer | None = None) -> LoggedResult:
-        """Add a result to the log."""
+        """Adds a result to the log."""
         logged = LoggedResult(time.strftime("%H:%M:%S"), result, use_answer)
         self.logged.append(logged)
         keep_newest(self.logged, MAX_RESULTS)
         return logged
 
     def show(self, result: Result, use_answer: UseAnswer | None = None) -> None:
-        """Add a result to the log and show it.
+        """Adds a result to the log and shows it.
 
         While the user is typing, shows only a message, with the key of the log: the page would receive the typed keys.
         """
@@ -212,11 +212,11 @@ class Results:
             self.open(logged)
 
     def open(self, logged: LoggedResult) -> None:
-        """Show a result, and perform what the user chooses on its page."""
+        """Shows a result, and performs what the user chooses on its page."""
         self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use_answer(answer, logged))
 
     def _use_answer(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
-        """Go to a node, perform an action, or pass the answer to the job."""
+        """Goes to a node, performs an action, or passes the answer to the job."""
         if isinstance(answer, GoToNode):
             self._go_to(answer.name)
         elif isinstance(answer, PerformAction):

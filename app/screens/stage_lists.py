@@ -84,7 +84,7 @@ class SearchResultList(CursorView):
         return [marker, (number_cell, "number"), (formatting.clip(text, columns, self.glyphs), "text")]
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the stage under the cursor."""
+        """Folds or unfolds the stage under the cursor."""
         if self._rows:
             stage_index = self._rows[self.cursor].stage_index
             self._unfolded ^= {stage_index}
@@ -93,7 +93,7 @@ class SearchResultList(CursorView):
             self.rows_changed()
 
     def toggle_all_folds(self) -> None:
-        """Unfold all stages, or fold all if all are unfolded."""
+        """Unfolds all stages, or folds all if all are unfolded."""
         stage_index = self._rows[self.cursor].stage_index if self._rows else 0
         all_stages = set(range(len(self._stages)))
         self._unfolded = set() if self._unfolded == all_stages else all_stages
@@ -102,15 +102,15 @@ class SearchResultList(CursorView):
         self.rows_changed()
 
     def next_stage(self) -> None:
-        """Move the cursor to the next stage."""
+        """Moves the cursor to the next stage."""
         self._move_to_stage(range(self.cursor + 1, len(self._rows)))
 
     def previous_stage(self) -> None:
-        """Move the cursor to the stage of this row, or from a stage to the previous one."""
+        """Moves the cursor to the stage of this row, or from a stage to the previous one."""
         self._move_to_stage(range(self.cursor - 1, -1, -1))
 
     def _move_to_stage(self, rows: range) -> None:
-        """Move to the first row of `rows` that is a stage."""
+        """Moves to the first row of `rows` that is a stage."""
         self.move_to(next((row for row in rows if self._rows[row].hit_index < 0), self.cursor))
 
 
@@ -215,7 +215,7 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         self._title = f"{self._heading}: {status}" if status else self._heading
 
     def show_progress(self, text: str) -> None:
-        """Add `text` to the title of the box; an empty text restores the title."""
+        """Adds `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def foot_text(self, row: NodeRemark) -> str:

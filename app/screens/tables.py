@@ -139,7 +139,7 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
-        """Compile the graphs whose assignments (nodes to lowerings) are unknown, one by one, and add their rows."""
+        """Compiles the graphs whose assignments (nodes to lowerings) are unknown, one by one, and adds their rows."""
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
             answers: list[Assigned] = []
 
@@ -157,7 +157,7 @@ class FallbacksScreen(TableScreen[Fallback]):
         self.set_box_title(self._title_text())
 
     def show_problem(self, problem: str) -> None:
-        """Show the reason why a graph was not compiled."""
+        """Shows the reason why a graph was not compiled."""
         self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
 
     def _title_text(self) -> str:
@@ -210,7 +210,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 
     @work(exclusive=True, group="recompilations")
     async def _run_script(self) -> None:
-        """Run the script, show the rows as they arrive, then the summary."""
+        """Runs the script, shows the rows as they arrive, then the summary."""
         self._status = f"running {self._request.source}"
         self._update_title()
         requester = Requester(self._session, self._show_status)
@@ -231,14 +231,14 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         self._update_title()
 
     def show_report(self, report: DynamoReport) -> None:
-        """Show the rows of a report that are of the selected kinds."""
+        """Shows the rows of a report that are of the selected kinds."""
         self._report = report
         _, kinds = _SELECTIONS[self._selection]
         self.show([row for row in dynamo_rows(report) if not kinds or row.kind in kinds])
         self._update_title()
 
     def action_select(self) -> None:
-        """Show the rows of the next selection of kinds."""
+        """Shows the rows of the next selection of kinds."""
         self._selection = (self._selection + 1) % len(_SELECTIONS)
         self.show_report(self._report)
 
@@ -289,7 +289,7 @@ class TrialsScreen(TableScreen[PassPreview]):
 
     @work(exclusive=True, group="trials")
     async def _try_candidates(self) -> None:
-        """Run the candidates in the engine, and show each result as it arrives."""
+        """Runs the candidates in the engine, and shows each result as it arrives."""
         frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_TRIAL_SECONDS)
         done = await Requester(self._session, self.show_progress).request(frame, self._show_trial)
         if done is None:
@@ -305,7 +305,7 @@ class TrialsScreen(TableScreen[PassPreview]):
             self._show_counts("")
 
     def _show_counts(self, suffix: str) -> None:
-        """Show in the title how many passes change the stage and how many have run, followed by `suffix`."""
+        """Shows in the title how many passes change the stage and how many have run, followed by `suffix`."""
         changing = sum(preview.tried.changed for preview in self._previews)
         self.show_progress(f"{changing} change it, {len(self._previews)}/{len(self._candidates)} tried{suffix}")
 

@@ -72,22 +72,22 @@ class ValueGrid(CursorView):
     # ---- content -------------------------------------------------------------------------------------------------
 
     def show(self, side: ValueKind, pages: ValuePages, max_error: float) -> None:
-        """Show the values of a side of a tensor instead of the current values or map."""
+        """Shows the values of a side of a tensor instead of the current values or map."""
         self.side, self.pages, self.max_error, self.map = side, pages, max_error, None
         self.redraw_values()
 
     def go_home(self) -> None:
-        """Move the cursor to the first value."""
+        """Moves the cursor to the first value."""
         self.cursor, self.column, self.first_column = 0, 0, 0
 
     def show_map(self, difference_map: DifferenceMap) -> None:
-        """Show a difference map instead of the values."""
+        """Shows a difference map instead of the values."""
         self.map = difference_map
         self.go_home()
         self.redraw_values()
 
     def redraw_values(self) -> None:
-        """Update the layout and draw again, after values have arrived or another tensor or map is shown."""
+        """Updates the layout and draws again, after values have arrived or another tensor or map is shown."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first_column = min(self.first_column, self.column)
         self.rows_changed()
@@ -153,7 +153,7 @@ class ValueGrid(CursorView):
         self._update_text()
 
     def move_across(self, by: int) -> None:
-        """Move the cursor by `by` columns, and scroll to its column."""
+        """Moves the cursor by `by` columns, and scrolls to its column."""
         self.column = max(0, min(self.column + by, self.columns - 1))
         leftmost = max(self.column - self.visible_columns + 1, 0)
         self.first_column = max(min(self.first_column, self.column), leftmost)
@@ -162,7 +162,7 @@ class ValueGrid(CursorView):
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
-        """Move the cursor by `by` times the columns on the screen."""
+        """Moves the cursor by `by` times the columns on the screen."""
         self.move_across(by * self.visible_columns)
 
 
@@ -212,10 +212,10 @@ class ValuesScreen(ListScreen[None]):
         start_worker(self, "values", self._list_tensors)
 
     def fit(self) -> None:
-        """Give the box most of the screen, regardless of its content."""
+        """Gives the box most of the screen, regardless of its content."""
 
     async def _list_tensors(self) -> None:
-        """Request the list of tensors, and show the values of the first one."""
+        """Requests the list of tensors, and shows the values of the first one."""
         answer = await self._request(ListValues(0, self._graph))
         self._tensors = viewed_tensors(answer.tensors) if answer else []
         if self._tensors:
@@ -227,7 +227,7 @@ class ValuesScreen(ListScreen[None]):
         self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
-        """Return the engine's answer. If the request fails, show the error under the table and return `None`."""
+        """Returns the engine's answer. If the request fails, shows the error under the table and returns `None`."""
         self._problem = ""
         return await Requester(self._session, self._show_problem).request(frame)
 
@@ -242,7 +242,7 @@ class ValuesScreen(ListScreen[None]):
         return self._tensors[self._tensor_index]
 
     def _show(self, side: ValueKind | None = None) -> None:
-        """Show a side of the current tensor with the current slices (default: the last shown or the first side)."""
+        """Shows a side of the current tensor with the current slices (default: the last shown or the first side)."""
         sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.current_tensor.tensor.name)
@@ -259,7 +259,7 @@ class ValuesScreen(ListScreen[None]):
         return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.has_size), (0, 0))
 
     def _update_titles(self) -> None:
-        """Show the side, the tensor and the slices in the title, and the keys that fit."""
+        """Shows the side, the tensor and the slices in the title, and the keys that fit."""
         box = self.query_one("#box")
         # A single result is named `output`: the side "output" is called "compiled", so that it is not `output: output`.
         side_title = "compiled" if self._grid.side == "output" else self._grid.side
@@ -271,12 +271,12 @@ class ValuesScreen(ListScreen[None]):
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _request_missing(self) -> None:
-        """Request the values on the screen that are not cached."""
+        """Requests the values on the screen that are not cached."""
         if self._tensors and self._grid.map is None:
             start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
-        """Request the blocks of values on the screen that are not cached, and draw each when it arrives."""
+        """Requests the blocks of values on the screen that are not cached, and draws each when it arrives."""
         grid, pages = self._grid, self._grid.pages
         first_row = max(grid.first_row, grid.cursor - grid.page + 1)
         for row, column in pages.missing_blocks(first_row, grid.page, grid.first_column, grid.visible_columns):
@@ -325,7 +325,7 @@ class ValuesScreen(ListScreen[None]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
-        """Show what to use instead of a search: this process has only the values on the screen."""
+        """Shows what to use instead of a search: this process has only the values on the screen."""
         self._show_problem("values cannot be searched: m shows the largest differences, : selects a slice")
 
     def action_across(self, by: int) -> None:
@@ -368,7 +368,7 @@ class ValuesScreen(ListScreen[None]):
             self._update_text()
 
     async def _fetch_map(self) -> None:
-        """Request the difference map of the current tensor, in a size that fits the screen, and show it."""
+        """Requests the difference map of the current tensor, in a size that fits the screen, and shows it."""
         name, grid = self.current_tensor.tensor.name, self._grid
         columns = max(grid.width - _NAME_WIDTH - 2, CELL_WIDTH)
         rows = min(max(grid.size.height - 1, 4), _MAX_MAP_ROWS)
@@ -378,7 +378,7 @@ class ValuesScreen(ListScreen[None]):
             self._update_titles()
 
     def action_enter_block(self) -> None:
-        """Show the differences at the block under the cursor of the map."""
+        """Shows the differences at the block under the cursor of the map."""
         grid, difference_map = self._grid, self._grid.map
         if difference_map is None or not difference_map.blocks:
             return
@@ -391,7 +391,7 @@ class ValuesScreen(ListScreen[None]):
         grid.move_across(column - grid.column)
 
     def action_copy(self) -> None:
-        """Copy the cached values of the cursor's row, separated by tabs."""
+        """Copies the cached values of the cursor's row, separated by tabs."""
         if self._grid.map is None and self._grid.row_count:
             self.app.copy_to_clipboard("\t".join(map(str, self._grid.pages.row_values(self._grid.cursor))))
 

@@ -105,7 +105,7 @@ class CodeView(CursorView):
         return ""
 
     def _schedule_redraw(self) -> None:
-        """Schedule one redraw for all lines that could not be drawn because they are not cached."""
+        """Schedules one redraw for all lines that could not be drawn because they are not cached."""
         if not self._redraw_scheduled:
             self._redraw_scheduled = True
             self.set_timer(REDRAW_SECONDS, self._redraw)
@@ -127,7 +127,7 @@ class CodeView(CursorView):
         return FoundLines(result.lines, result.more)
 
     def scroll_sideways(self, columns: int) -> None:
-        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        """Scrolls by `columns` to the right; negative numbers scroll to the left."""
         self.left = max(0, self.left + columns)
         self.refresh()
 
@@ -202,7 +202,7 @@ class NodeLines(CursorView):
         return [[(f" {piece}", "bad")] for piece in pieces[:MAX_PROBLEM_LINES]]
 
     def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Show these lines without their common indentation. The cursor starts at the one with the number `line`."""
+        """Shows these lines without their common indentation. The cursor starts at the one with the number `line`."""
         dedented = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, dedented, strict=True)]
         self._subtitle, self.note, self.problem = subtitle, note, problem
@@ -211,6 +211,6 @@ class NodeLines(CursorView):
         self.rows_changed()
 
     def scroll_sideways(self, columns: int) -> None:
-        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        """Scrolls by `columns` to the right; negative numbers scroll to the left."""
         self.left = max(0, self.left + columns)
         self.refresh()

@@ -205,7 +205,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again, after the rows, the head or the foot have changed."""
+        """Updates the layout and draws again, after the rows, the head or the foot have changed."""
         self._update_layout()
         self.refresh()
 
@@ -227,7 +227,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
 
     def _update_layout(self) -> None:
-        """Measure head, foot and rows, move the cursor to a row that exists, and scroll to it."""
+        """Measures head, foot and rows, moves the cursor to a row that exists, and scrolls to it."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
@@ -290,7 +290,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip
 
     def _draw_line(self, y: int, width: int, height: int) -> Strip:
-        """Draw the line at position `y` of the widget, which has this size."""
+        """Draws the line at position `y` of the widget, which has this size."""
         if y < self._head_height:
             return self.look.strip(self.head(width)[y], width)
         if y >= height - self._foot_height:
@@ -300,7 +300,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._body_line(y - self._head_height, width)
 
     def _body_line(self, y: int, width: int) -> Strip:
-        """Draw the line at position `y` below the head."""
+        """Draws the line at position `y` below the head."""
         if not self.row_count:
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
@@ -339,7 +339,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return "cursor" if self.has_focus else "cursor-blurred"
 
     def refresh_row(self, row: int) -> None:
-        """Draw a row again, if it is on the screen."""
+        """Draws a row again, if it is on the screen."""
         if not self.wrapped:
             y, height = row - self.first_row, 1
         else:
@@ -349,7 +349,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y + self._head_height, self.width, height))
 
     def refresh_rows(self, rows: Sequence[int]) -> None:
-        """Draw again rows on the screen, which are given in increasing order. Adjacent ones are drawn together."""
+        """Draws again rows on the screen, which are given in increasing order. Adjacent ones are drawn together."""
         if self.wrapped:
             for row in rows:
                 self.refresh_row(row)
@@ -363,7 +363,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
                 start = index + 1
 
     def refresh_edges(self) -> None:
-        """Draw the head and the foot again."""
+        """Draws the head and the foot again."""
         if self._head_height:
             self.refresh(Region(0, 0, self.width, self._head_height))
         height = self.size.height
@@ -373,7 +373,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- moving --------------------------------------------------------------------------------------------------
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Move the cursor to `row`, and scroll to it. With `notify`, call `after_move` if it was on another row."""
+        """Moves the cursor to `row`, and scrolls to it. With `notify`, calls `after_move` if it was on another row."""
         self.end_selection()
         before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
         self._scroll_to_cursor()
@@ -386,11 +386,11 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.after_move()
 
     def after_move(self) -> None:
-        """Post `Moved`. A subclass may do more after the cursor has moved."""
+        """Posts `Moved`. A subclass may do more after the cursor has moved."""
         self.post_message(self.Moved(self, self.cursor))
 
     def _scroll_to_cursor(self) -> None:
-        """Scroll as little as possible so that the cursor's row is on the screen."""
+        """Scrolls as little as possible so that the cursor's row is on the screen."""
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
             self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))
@@ -401,20 +401,20 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
     def _scroll_top(self, top: RowLine) -> None:
-        """Scroll so that `top` is on the first screen line."""
+        """Scrolls so that `top` is on the first screen line."""
         if top != self.top:
             self._wrapped_top = top
             self.scroll_to(y=top.row, animate=False, force=True)
             self.refresh()
 
     def keep_cursor_at(self, offset: int) -> None:
-        """Scroll so that the cursor is `offset` rows below the first row on the screen."""
+        """Scrolls so that the cursor is `offset` rows below the first row on the screen."""
         self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
         if self.wrapped:
             self._scroll_to_cursor()
 
     def center(self, row: int, *, notify: bool = True) -> None:
-        """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
+        """Moves the cursor to `row`. If the row is not on the screen, scrolls it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
                 self._scroll_top(line_above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
@@ -431,7 +431,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.move_to(self.cursor - 1)
 
     def _scroll_inside_row(self, lines: int) -> bool:
-        """Scroll by `lines` (1 or -1) inside the cursor's row if the screen is shorter. Returns whether it scrolled.
+        """Scrolls by `lines` (1 or -1) inside the cursor's row if the screen is shorter. Returns whether it scrolled.
 
         At the end of such a row, it does not scroll.
         """
@@ -463,7 +463,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.move_to(self.row_count - 1)
 
     def _move_window(self, rows: int) -> None:
-        """Scroll by `rows` and move the cursor by as many, so that it stays on its screen line if possible."""
+        """Scrolls by `rows` and moves the cursor by as many, so that it stays on its screen line if possible."""
         if self.wrapped and self.row_count:
             self._move_lines(rows)
             return
@@ -471,7 +471,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.move_to(self.cursor + rows)
 
     def _move_lines(self, lines: int) -> None:
-        """Scroll by screen lines, and move the cursor to the row that is then on its screen line."""
+        """Scrolls by screen lines, and moves the cursor to the row that is then on its screen line."""
         before, rows = self.top, [row_line.row for row_line in self.visible_lines()]
         y = rows.index(self.cursor) if self.cursor in rows else 0
         top = scroll_top(before, lines, self.page, self.row_count, self.row_height)
@@ -501,14 +501,14 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return range(min(anchor, self.cursor), max(anchor, self.cursor) + 1)
 
     def extend_selection(self, row: int) -> None:
-        """Move the cursor to `row`, and extend the selection to it. A new selection starts at the cursor."""
+        """Moves the cursor to `row`, and extend the selection to it. A new selection starts at the cursor."""
         anchor = self._anchor if self._anchor >= 0 else self.cursor
         self.move_to(row)
         self._anchor = anchor
         self.refresh()
 
     def end_selection(self) -> None:
-        """Select only the row of the cursor."""
+        """Selects only the row of the cursor."""
         if self._anchor >= 0:
             self._anchor = -1
             self.refresh()

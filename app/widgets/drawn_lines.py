@@ -72,15 +72,15 @@ class DrawnRows:
         self._strips: dict[int, Strip] = {}
 
     def get(self, row: int) -> Strip | None:
-        """Return the strip of a row, `None` if it must be drawn."""
+        """Returns the strip of a row, `None` if it must be drawn."""
         return self._strips.get(row)
 
     def put(self, row: int, strip: Strip) -> None:
-        """Store the strip of a row."""
+        """Stores the strip of a row."""
         self._strips[row] = strip
 
     def forget(self, rows: range | None = None) -> None:
-        """Forget the strips of `rows`, or of all rows."""
+        """Forgets the strips of `rows`, or of all rows."""
         if rows is None:
             self._strips.clear()
         else:
@@ -88,7 +88,7 @@ class DrawnRows:
                 self._strips.pop(row, None)
 
     def keep_only(self, rows: range) -> None:
-        """Forget the strips of all other rows: a row that is out of sight may change without being drawn again."""
+        """Forgets the strips of all other rows: a row that is out of sight may change without being drawn again."""
         self._strips = {row: strip for row, strip in self._strips.items() if row in rows}
 
 

@@ -152,7 +152,7 @@ class CellLine(Widget):
                 await awaitable
 
     def update(self) -> None:
-        """Draw the line again if it is displayed and its cells have changed."""
+        """Draws the line again if it is displayed and its cells have changed."""
         if self.display and self._cells(self.size.width) != self._drawn_cells:
             self.refresh()
 

@@ -89,7 +89,7 @@ class PlotView(PlotWidget, can_focus=False):
         self.search = ViewSearch(self, self)
 
     def _set_plot(self, plot: Plot) -> None:
-        """Set the plot with its full range visible, and the cursor on the first point of a series that has points."""
+        """Sets the plot with its full range visible, and the cursor on the first point of a series that has points."""
         self.plot_data = plot
         self._x_scale, self._y_scale = scales(plot)
         # The points of each series that the scales can draw. `_cursor` is an index of those of the current series.
@@ -101,14 +101,14 @@ class PlotView(PlotWidget, can_focus=False):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
     def show(self, plot: Plot) -> None:
-        """Show another plot, with the cursor on the first point of the first series that has points."""
+        """Shows another plot, with the cursor on the first point of the first series that has points."""
         self.series = 0
         self._set_plot(plot)
         self.search.repeat()
         self._update_after_move()
 
     def toggle_log(self) -> None:
-        """Switch the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
+        """Switches the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
         point, series = self.point, self.series
         self._set_plot(self.plot_data.with_log(not self.plot_data.y.log))
         self.search.repeat()
@@ -148,12 +148,12 @@ class PlotView(PlotWidget, can_focus=False):
         return x_text, self.plot_data.y.format(series.y[point.number])
 
     def step(self, by: int) -> None:
-        """Move the cursor by `by` points of the series."""
+        """Moves the cursor by `by` points of the series."""
         self._cursor = max(0, min(self._cursor + by, len(self._current_points) - 1))
         self._update_after_move()
 
     def next_series(self, by: int) -> None:
-        """Move the cursor `by` series further, to the point with the nearest x."""
+        """Moves the cursor `by` series further, to the point with the nearest x."""
         point, drawn_series = self.point, [number for number, points in enumerate(self._points) if points]
         if point is None or len(drawn_series) < 2:
             return
@@ -163,7 +163,7 @@ class PlotView(PlotWidget, can_focus=False):
         self._update_after_move()
 
     def zoom(self, factor: float) -> None:
-        """Scale the visible range of the horizontal axis by `factor`, centered at the cursor; less than 1 zooms in."""
+        """Scales the visible range of the horizontal axis by `factor`, centered at the cursor; less than 1 zooms in."""
         low, high = self._x_range()
         middle = self.point.x if self.point else (low + high) / 2
         full_low, full_high = self._full_x_range()
@@ -172,12 +172,12 @@ class PlotView(PlotWidget, can_focus=False):
         self._draw()
 
     def reset_zoom(self) -> None:
-        """Show the full horizontal axis."""
+        """Shows the full horizontal axis."""
         self._visible_range = None
         self._draw()
 
     def _update_after_move(self) -> None:
-        """Draw again, and post `Moved`. If the cursor has left the visible range, center the range at the cursor."""
+        """Draws again, and posts `Moved`. If the cursor has left the visible range, centers the range at the cursor."""
         low, high = self._x_range()
         if self._visible_range is not None and self.point is not None and not low <= self.point.x <= high:
             half = (high - low) / 2
@@ -248,7 +248,7 @@ class PlotView(PlotWidget, can_focus=False):
         self.call_after_refresh(self._draw)
 
     def _set_bottom_margin(self) -> None:
-        """Reserve a line below the plot for tick labels, and two more for the label of the axis if it has one."""
+        """Reserves a line below the plot for tick labels, and two more for the label of the axis if it has one."""
         self.margin_bottom = 3 if self.plot_data.x.label else 1
 
     @property
@@ -282,7 +282,7 @@ class PlotView(PlotWidget, can_focus=False):
         return max(bottom - margin, lower_limit), top + margin
 
     def _draw(self) -> None:
-        """Pass the visible points to textual-plot."""
+        """Passes the visible points to textual-plot."""
         if not self.is_mounted or not self.size.area:
             return
         self._set_bottom_margin()
@@ -299,7 +299,7 @@ class PlotView(PlotWidget, can_focus=False):
             self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
 
     def _render_v_line_plot(self, vline: VLinePlot) -> None:
-        """Draw the vertical line at the cursor, and the cursor's point over the line."""
+        """Draws the vertical line at the cursor, and the cursor's point over the line."""
         super()._render_v_line_plot(vline)
         if (point := self.point) is not None:
             pixel = self.get_pixel_from_coordinate(point.x, point.y)
@@ -309,7 +309,7 @@ class PlotView(PlotWidget, can_focus=False):
                 self.query_one("#plot", Canvas).set_pixel(*pixel, mark, style)
 
     def _draw_series(self, number: int, points: list[PlotPoint]) -> None:
-        """Draw the points of series `number` as bars, as a line, or as marks; a line of few points also has marks."""
+        """Draws the points of series `number` as bars, as a line, or as marks; a line of few points also has marks."""
         kind, style = self.plot_data.series[number].kind, self._style(number)
         xs, ys = [point.x for point in points], [point.y for point in points]
         if not points:
@@ -348,7 +348,7 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- the mouse -----------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the point nearest to a click."""
+        """Moves the cursor to the point nearest to a click."""
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return

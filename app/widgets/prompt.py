@@ -26,7 +26,7 @@ class StillInput(Input):
     cursor_blink = var(False, init=False)
 
     def on_resize(self) -> None:
-        """Scroll to the cursor, which `Input` does only when the cursor moves."""
+        """Scrolls to the cursor, which `Input` does only when the cursor moves."""
         self.scroll_to_region(Region(self._cursor_offset, 0, width=1, height=1), force=True, animate=False)
 
 
@@ -72,7 +72,7 @@ class Prompt(Horizontal):
     def ask(
         self, title: str, initial: str, use_answer: Callable[[str], object], watcher: PromptWatcher | None = None
     ) -> None:
-        """Show the prompt with the text `initial`; when the user accepts, call `use_answer` with the text.
+        """Shows the prompt with the text `initial`; when the user accepts, calls `use_answer` with the text.
 
         `watcher` is called while the user types. With it, `show_note` can show a note at the right end.
         """
@@ -95,14 +95,14 @@ class Prompt(Horizontal):
         self.post_message(self.Toggled())
 
     def _place_title(self) -> None:
-        """Put the title above the input if it would leave less than `MIN_INPUT_WIDTH` columns for it."""
+        """Puts the title above the input if it would leave less than `MIN_INPUT_WIDTH` columns for it."""
         self.set_class(len(self.title) + 3 + MIN_INPUT_WIDTH > self.app.size.width, "-stacked")
 
     def on_resize(self) -> None:
         self._place_title()
 
     def show_note(self, text: str) -> None:
-        """Show `text` at the right end of the prompt; "" removes it."""
+        """Shows `text` at the right end of the prompt; "" removes it."""
         self.query_one("#prompt-note", Static).update(f" {text} " if text else "")
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -137,7 +137,7 @@ class Prompt(Horizontal):
         self.post_message(self.Toggled())
 
     async def press(self, key: str) -> None:
-        """Accept or cancel, depending on `key`, which is one of `KEYS`."""
+        """Accepts or cancels, depending on `key`, which is one of `KEYS`."""
         if key == "escape":
             self.action_cancel()
         else:

@@ -48,12 +48,12 @@ class Matches:
         return line in self._line_set
 
     def clear(self, pattern: Pattern | None = None) -> None:
-        """Remove the lines, and set the pattern; `None` keeps the current one."""
+        """Removes the lines, and sets the pattern; `None` keeps the current one."""
         self.pattern, self._is_slow = self.pattern if pattern is None else pattern, False
         self.set_lines((), False)
 
     def set_lines(self, lines: Sequence[int], more: bool) -> None:
-        """Set the lines. `more` is true if the search has stopped at its limit, so there are further lines."""
+        """Sets the lines. `more` is true if the search has stopped at its limit, so there are further lines."""
         self.lines, self._line_set, self._is_incomplete = list(lines), set(lines), more
 
     def first_from(self, line: int) -> int | None:
@@ -119,22 +119,22 @@ class SearchedView(Protocol):
         """The line at the cursor."""
 
     def preview_match(self, line: int) -> None:
-        """Show a line while the user types a pattern. Selects nothing."""
+        """Shows a line while the user types a pattern. Selects nothing."""
 
     def go_to_match(self, line: int) -> None:
-        """Move the cursor to a line."""
+        """Moves the cursor to a line."""
 
     def reading_position(self) -> object:
         """The cursor and the scroll position, for `restore_reading_position`."""
 
     def restore_reading_position(self, position: object) -> None:
-        """Restore the cursor and the scroll position that `reading_position` returned."""
+        """Restores the cursor and the scroll position that `reading_position` returned."""
 
     def redraw_matches(self) -> None:
-        """Draw again after the matches have changed."""
+        """Draws again after the matches have changed."""
 
     def report_search(self, text: str) -> None:
-        """Show the pattern and the count after a step, or why there is no match; "" after the search has ended."""
+        """Shows the pattern and the count after a step, or why there is no match; "" after the search has ended."""
 
 
 class ViewSearch:
@@ -172,33 +172,33 @@ class ViewSearch:
     # ---- the prompt ----------------------------------------------------------------------------------------------
 
     def ask(self, prompt: Prompt) -> None:
-        """Ask for a pattern in `prompt`."""
+        """Asks for a pattern in `prompt`."""
         self._prompt = prompt
         self._state_before_prompt = (self._view.reading_position(), self.matches.pattern)
         prompt.ask("search", self.matches.pattern.typed, self._accept, watcher=self)
 
     def text_changed(self, text: str) -> None:
-        """Show the first match of what the user has typed so far."""
+        """Shows the first match of what the user has typed so far."""
         self._load(read_pattern(text), self._preview)
 
     def step_requested(self, by: int) -> None:
-        """Show the next match (the previous one if `by` is negative) while the prompt is open."""
+        """Shows the next match (the previous one if `by` is negative) while the prompt is open."""
         self._when_loaded(lambda: self._show_in_prompt(self._line_after_step(by)))
 
     def cancelled(self) -> None:
-        """Restore the search and the position from before the prompt was opened."""
+        """Restores the search and the position from before the prompt was opened."""
         self._prompt = None
         position, pattern = self._state_before_prompt
         self._view.restore_reading_position(position)
         self._load(pattern, self._view.redraw_matches)
 
     def _preview(self) -> None:
-        """Show the first match from the position on at which the prompt was opened."""
+        """Shows the first match from the position on at which the prompt was opened."""
         self._view.restore_reading_position(self._state_before_prompt[0])
         self._show_in_prompt(self.matches.first_from(self._view.search_line))
 
     def _show_in_prompt(self, line: int | None) -> None:
-        """Show a match, and its position among the matches in the prompt."""
+        """Shows a match, and its position among the matches in the prompt."""
         if self._prompt is None:
             return
         if line is not None:
@@ -210,7 +210,7 @@ class ViewSearch:
         self._view.redraw_matches()
 
     def _accept(self, typed: str) -> None:
-        """Go to the match that is shown or, for another pattern, to the first match from the cursor on."""
+        """Goes to the match that is shown or, for another pattern, to the first match from the cursor on."""
         pattern = read_pattern(typed)
         self._prompt = None
         # The user may have gone on to another match in the prompt.
@@ -224,7 +224,7 @@ class ViewSearch:
     # ---- searching -----------------------------------------------------------------------------------------------
 
     def find(self, pattern: Pattern, *, jump: bool) -> None:
-        """Search the view; with `jump`, go to the first match from the cursor on. An empty pattern ends the search."""
+        """Searches the view; with `jump`, goes to the first match from the cursor on. An empty pattern ends the search."""
 
         def show() -> None:
             self._view.redraw_matches()
@@ -238,28 +238,28 @@ class ViewSearch:
         self._load(pattern, show)
 
     def set_matches(self, pattern: Pattern, lines: Sequence[int], more: bool) -> None:
-        """Set the pattern and the matching lines, which another search has found. Later steps go to them."""
+        """Sets the pattern and the matching lines, which another search has found. Later steps go to them."""
         self.matches.clear(pattern)
         self.matches.set_lines(lines, more)
         self._shown_line, self._is_loaded, self._after_loading = -1, True, []
 
     def repeat(self) -> None:
-        """Search for the same pattern in the text that the view shows now."""
+        """Searches for the same pattern in the text that the view shows now."""
         if self.is_active:
             self.highlight(self.matches.pattern)
 
     def highlight(self, pattern: Pattern) -> None:
-        """Find and highlight the matches in the text that the view shows now, without going to one."""
+        """Finds and highlight the matches in the text that the view shows now, without going to one."""
         self._is_loaded = False
         self._load(pattern, self._view.redraw_matches)
 
     def end(self) -> None:
-        """End the search."""
+        """Ends the search."""
         if self.is_active:
             self.find(NO_PATTERN, jump=False)
 
     def step(self, by: int) -> None:
-        """Go to the next match, or to the previous one if `by` is negative."""
+        """Goes to the next match, or to the previous one if `by` is negative."""
         if self.is_active:
             self._when_loaded(lambda: self.go_to(self._line_after_step(by)))
         else:
@@ -271,7 +271,7 @@ class ViewSearch:
         return self.matches.first_from(line + 1) if by > 0 else self.matches.last_before(line)
 
     def go_to(self, line: int | None) -> None:
-        """Go to a line with a match, and show its position among the matches. `None` stands for no match."""
+        """Goes to a line with a match, and shows its position among the matches. `None` stands for no match."""
         typed = self.matches.pattern.typed
         if line is None:
             self._view.report_search(f"no match for {typed!r}")
@@ -282,18 +282,18 @@ class ViewSearch:
         self._view.report_search(f"/{typed}  {self.matches.position_text(line)}")
 
     def _remember_shown(self, line: int) -> None:
-        """Remember the match that the view shows now."""
+        """Remembers the match that the view shows now."""
         self._shown_line, self._cursor_line = line, self._view.search_line
 
     def _when_loaded(self, action: Callable[[], object]) -> None:
-        """Perform an action when the matches of the pattern are known, which may be now."""
+        """Performs an action when the matches of the pattern are known, which may be now."""
         if self._is_loaded:
             action()
         else:
             self._after_loading.append(action)
 
     def _load(self, pattern: Pattern, on_loaded: Callable[[], object]) -> None:
-        """Find the lines that match `pattern`, then call `on_loaded`, unless another search replaces this one.
+        """Finds the lines that match `pattern`, then calls `on_loaded`, unless another search replaces this one.
 
         If the pattern is invalid, too slow, or the request fails, shows the reason and does not call `on_loaded`.
         """
@@ -312,7 +312,7 @@ class ViewSearch:
             self._find(pattern)
 
     def _find(self, pattern: Pattern) -> None:
-        """Find the lines of a valid pattern, or request them from the engine."""
+        """Finds the lines of a valid pattern, or requests them from the engine."""
         try:
             with limited_time(SEARCH_SECONDS):
                 lines = self._view.find_lines(pattern)
@@ -325,7 +325,7 @@ class ViewSearch:
             start_worker(self._node, "search", self._request, pattern)
 
     async def _request(self, pattern: Pattern) -> None:
-        """Request the lines from the engine. Ignores the answer if another search has started meanwhile."""
+        """Requests the lines from the engine. Ignores the answer if another search has started meanwhile."""
         lines = await self._view.request_lines(pattern)
         if pattern != self.matches.pattern or self._is_loaded:
             return
@@ -335,7 +335,7 @@ class ViewSearch:
             self._fail("not searched" if self._prompt is not None else "")  # the request has shown the reason
 
     def _set_lines(self, lines: FoundLines) -> None:
-        """Set the lines of the pattern, and perform the actions that wait for them."""
+        """Sets the lines of the pattern, and performs the actions that wait for them."""
         self.matches.set_lines(*lines)
         self._is_loaded = True
         actions, self._after_loading = self._after_loading, []
@@ -343,7 +343,7 @@ class ViewSearch:
             action()
 
     def _fail(self, reason: str) -> None:
-        """Remove the pattern, and show the reason unless it is empty."""
+        """Removes the pattern, and shows the reason unless it is empty."""
         self.matches.clear(NO_PATTERN)
         self._is_loaded, self._after_loading = True, []
         self._view.redraw_matches()
@@ -354,7 +354,7 @@ class ViewSearch:
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def text_replaced(self) -> None:
-        """Find the matches again, after the rows of the view have changed; a search by the engine is not repeated."""
+        """Finds the matches again, after the rows of the view have changed; a search by the engine is not repeated."""
         if not self.is_active or not self._is_loaded:
             return
         try:

@@ -68,13 +68,13 @@ class ColumnSort(Generic[Row]):
         self.descending = False
 
     def move_choice(self, columns: Sequence[Column[Row]], offset: int) -> None:
-        """Choose the column `offset` columns to the right of the chosen one; the first column if none is chosen."""
+        """Chooses the column `offset` columns to the right of the chosen one; the first column if none is chosen."""
         names = [column.name for column in columns if column.name]
         index = names.index(self.chosen) + offset if self.chosen in names else 0
         self.chosen = names[max(0, min(index, len(names) - 1))] if names else ""
 
     def sort_by(self, columns: Sequence[Column[Row]], name: str) -> None:
-        """Sort by a column; if the rows are sorted by it, reverse them, and then go back to their initial order."""
+        """Sorts by a column; if the rows are sorted by it, reverses them, and then goes back to their initial order."""
         column = next((column for column in columns if column.name == name), None)
         if column is None:
             return
@@ -190,15 +190,15 @@ class TableView(CursorView, Generic[Row]):
     # ---- sorting -------------------------------------------------------------------------------------------------
 
     def sort_rows(self) -> None:
-        """Put the rows in the order `order`, and draw the table."""
+        """Puts the rows in the order `order`, and draws the table."""
         raise NotImplementedError
 
     def column_left(self) -> None:
-        """Choose the column to the left of the chosen one."""
+        """Chooses the column to the left of the chosen one."""
         self._move_chosen_column(-1)
 
     def column_right(self) -> None:
-        """Choose the column to the right of the chosen one."""
+        """Chooses the column to the right of the chosen one."""
         self._move_chosen_column(1)
 
     def _move_chosen_column(self, offset: int) -> None:
@@ -206,7 +206,7 @@ class TableView(CursorView, Generic[Row]):
         self.refresh_edges()
 
     def sort_by_column(self) -> None:
-        """Sort by the chosen column. The next call reverses the order, one more restores the initial order."""
+        """Sorts by the chosen column. The next call reverses the order, one more restores the initial order."""
         if not self.order.chosen:
             self.column_right()
         self.order.sort_by(self._columns, self.order.chosen)
