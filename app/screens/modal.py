@@ -33,8 +33,8 @@ from buddy.compiler.protocol import Diagnostic
 class AnsweringScreen(ModalScreen[ScreenResultType]):
     """A modal screen that returns an answer, and answers only once: further calls of `dismiss` do nothing.
 
-    Otherwise, a second `enter` that arrives before the screen has closed would close the screen below it as well.
-    Escape and ctrl+c close the screen; if a prompt is open in it, they close only the prompt.
+    Otherwise, a second `enter` that arrives before the screen has closed would also close the screen below.
+    Escape and ctrl+c close the screen; if a prompt is open in the screen, they close only the prompt.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +65,7 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
 
 
 class ReadOnlyScreen(AnsweringScreen[ScreenResultType]):
-    """A screen in which the user types no text, so that `q` and the keys of the help can close it, too."""
+    """A screen in which the user types no text, so that `q` and the keys of the help can close the screen, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,f1,question_mark", "close", "Close", show=False)]
 
@@ -107,7 +107,7 @@ MIN_BOX_LINES = 6
 
 
 class ListScreen(ReadOnlyScreen[ScreenResultType]):
-    """Shows `view` in a box with `title` at the top and a summary of the keys, `keys`, at the bottom.
+    """Shows `view` in a box with `title` at the top and `keys`, a summary of the keys, at the bottom.
 
     `/` searches the view that has focus, `n` and `N` go to other matches.
     """
@@ -138,12 +138,13 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
         return self._keys
 
     def full_height(self) -> int:
-        """The height of a box that shows all lines."""
+        """The height of a box that shows all lines, with its border."""
         return self._view.row_count + 2
 
     def fit(self) -> None:
         """Sets the height of the box to `full_height`, or to the height of the screen minus 4 lines if that is less."""
-        for box in self.query("#box"):  # There is no box if the screen was closed while results still arrive.
+        # A closed screen, for which results may still arrive, has no box.
+        for box in self.query("#box"):
             box.styles.height = min(self.full_height(), max(self.app.size.height - 4, MIN_BOX_LINES))
 
     def action_move(self, method: str) -> None:
@@ -168,8 +169,10 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-# The minimum number of rows for which the box is high enough; the lines of its border, the head, and above the foot.
-_MIN_ROWS, _FRAME_LINES = 3, 4
+# The box is high enough for this many rows, even if the table has fewer.
+_MIN_ROWS = 3
+# The lines of the box besides rows and foot: two of the border, the head, and an empty line above the foot.
+_FRAME_LINES = 4
 
 
 class TableRows(TableView[Row]):
@@ -193,7 +196,8 @@ class TableRows(TableView[Row]):
     def foot(self, width: int) -> list[Cells]:
         text = self._foot_text(self.current) if self.current is not None else ""
         lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
-        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
+        blank_lines = [""] * (self._foot_lines - len(lines))
+        return [[], *([(f" {line}", "text")] for line in (*lines, *blank_lines))]
 
     def empty(self, width: int) -> list[Cells]:
         return [[(" nothing yet", "dim")]]
@@ -241,7 +245,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         return max(len(self._table.rows), _MIN_ROWS) + self.FOOT_LINES + _FRAME_LINES
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Replaces the rows, and fit the height of the box to them."""
+        """Replaces the rows, and fits the height of the box to them."""
         self._table.show(rows)
         self.fit()
 
@@ -266,8 +270,8 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
 
 Answer = TypeVar("Answer")
-# The maximum length of a text that all terminals accept for their clipboards: some reject more than 100,000 bytes of
-# OSC 52, which has 4 bytes for 3 of the text.
+# The maximum length of a text that all terminals accept for their clipboards: some reject escape sequences (OSC 52) of
+# more than 100,000 bytes, and base64 needs 4 bytes for 3 of the text.
 MAX_CLIPBOARD_CHARACTERS = 74_000
 # The maximum number of characters of the copied text that a message shows.
 MAX_SHOWN_CHARACTERS = 60
@@ -305,7 +309,7 @@ class Dialogs:
         self._app.push_screen(ConfirmScreen(question), use_answer)
 
     def open(self, screen: Screen[Answer], use_result: ScreenResultCallbackType[Answer] | None = None) -> None:
-        """Opens a screen over the panes. When it closes, calls `use_result` with its result (`None` without one)."""
+        """Opens a screen over the panes. When the screen closes, calls `use_result` with its result, or `None`."""
         self._app.push_screen(screen, use_result)
 
     async def result_of(self, screen: Screen[Answer]) -> Answer | None:
@@ -326,7 +330,7 @@ class Dialogs:
     def copy(self, text: str, description: str = "") -> None:
         """Copies a text to the clipboard, and shows a message with the number of lines.
 
-        The message also has `description`; without one, the first line of the text.
+        The message also has `description`, or, without one, the first line of the text.
         """
         if not text:
             self._say("nothing to copy here")
@@ -347,7 +351,7 @@ class FileWriter:
         self._dialogs, self._say = dialogs, say
 
     def after_confirmation(self, question: str, action: Callable[[], object]) -> None:
-        """Calls `action` at once if `question` is empty; otherwise, after the user has answered it with yes."""
+        """Calls `action` after the user has answered `question` with yes, or at once if `question` is empty."""
         if question:
             self._dialogs.confirm(question, action)
         else:
@@ -362,7 +366,7 @@ class FileWriter:
     ) -> None:
         """Calls `action` with the typed path. Does nothing for an empty text.
 
-        If `question` returns a question about the path, such as whether to overwrite it, the user must first answer it
+        If `question` returns a question about the path, such as whether to overwrite it, the user must first answer
         with yes; "" means no question. The second argument of `action` is whether the user was asked. If the path
         cannot be used, shows a message: the path, `failure` and the reason.
         """

@@ -17,18 +17,20 @@ from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 from buddy.app.widgets.prompt import Prompt
 
-# The steps of the cursor, in points: for a page key, and for home and end (more points than any series has).
-PAGE_POINTS, ALL_POINTS = 20, 1_000_000
+# The step of the cursor for a page key, in points.
+PAGE_POINTS = 20
+# The step of the cursor for home and end: more points than any series has.
+ALL_POINTS = 1_000_000
 
 
 class PlotScreen(ReadOnlyScreen[str | None]):
     """Shows plots, at first the one with the index `first_index`. Returns the name of the chosen point, or `None`.
 
-    `choose_hint` says what `enter`, which chooses the point under the cursor, does then. If it is empty, points cannot
-    be chosen.
+    `enter` chooses the point under the cursor. `choose_hint` describes what then happens, such as "goes to the node".
+    If it is empty, points cannot be chosen.
     """
 
-    # Nothing but the prompt takes focus, and only when it is opened.
+    # Textual must focus nothing: only the prompt takes focus, when it is opened.
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
@@ -75,7 +77,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         return self._view.plot_data
 
     def _update_titles(self) -> None:
-        """Shows the title of the plot, and the keys that fit."""
+        """Shows the title of the plot at the top of the box, and the keys that fit at the bottom."""
         box = self.query_one("#box")
         position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
@@ -141,7 +143,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
             self.query_one("#box").border_subtitle = f"{event.text}{keys}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Called by Textual before an action: disable the priority bindings of series while the prompt is open."""
+        """Called by Textual before an action: disables the priority bindings of series while the prompt is open."""
         return action != "next_series" or not self.query_one(Prompt).display
 
     # ---- keys ----------------------------------------------------------------------------------------------------
@@ -186,6 +188,6 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         for series in self.plot.series:
             # A series may have names for its first points only.
             names = [*series.names, *[""] * (len(series.x) - len(series.names))]
-            rows = zip(names, series.x, series.y, strict=False)
-            lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in rows]
+            points = zip(names, series.x, series.y, strict=False)
+            lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in points]
         self.app.copy_to_clipboard("\n".join(lines))

@@ -37,7 +37,10 @@ class _Row(NamedTuple):
 
 
 class SearchResultList(CursorView):
-    """The stages with matches, and below each unfolded stage the first of its lines with matches."""
+    """The stages with matches, and below each unfolded stage its first lines with matches.
+
+    A stage has as many such rows as the engine has sent excerpts.
+    """
 
     def __init__(self, stages: Sequence[StageHits]) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class SearchResultList(CursorView):
 
     @property
     def position(self) -> StagePosition | None:
-        """The line under the cursor; if a stage is under the cursor, its first line with a match."""
+        """The line under the cursor; on a stage, its first line with a match. `None` without rows."""
         if not self._rows:
             return None
         row = self._rows[self.cursor]
@@ -68,20 +71,19 @@ class SearchResultList(CursorView):
         return StagePosition(stage_hits.row.key, stage_hits.hits.lines[max(row.hit_index, 0)])
 
     def row_cells(self, row: int, width: int) -> Cells:
-        entry = self._rows[row]
-        stage_hits = self._stages[entry.stage_index]
-        stage = stage_hits.row.stage
+        stage_index, hit_index = self._rows[row]
+        stage_hits = self._stages[stage_index]
         marker = (">" if row == self.cursor else " ", "key")
-        if entry.hit_index < 0:
-            sign = "-" if entry.stage_index in self._unfolded else "+"
+        if hit_index < 0:
+            stage = stage_hits.row.stage
+            sign = "-" if stage_index in self._unfolded else "+"
             name: Cells = [marker, (f"{sign} {stage.name}", "title"), (f"  {stage.phase}", "dim")]
-            return align_both_ends(
-                name, [(stage_note(stage_hits, is_first=entry.stage_index == 0) + " ", "accent")], width
-            )
-        number, text = stage_hits.hits.lines[entry.hit_index] + 1, stage_hits.hits.excerpts[entry.hit_index]
-        number_cell = f"  {number:>6} "
-        columns = width - len(number_cell) - 1
-        return [marker, (number_cell, "number"), (formatting.clip(text, columns, self.glyphs), "text")]
+            note = stage_note(stage_hits, is_first=stage_index == 0)
+            return align_both_ends(name, [(f"{note} ", "accent")], width)
+        number_text = f"  {stage_hits.hits.lines[hit_index] + 1:>6} "
+        columns = width - len(number_text) - 1
+        excerpt = formatting.clip(stage_hits.hits.excerpts[hit_index], columns, self.glyphs)
+        return [marker, (number_text, "number"), (excerpt, "text")]
 
     def toggle_fold(self) -> None:
         """Folds or unfolds the stage under the cursor."""
@@ -106,7 +108,7 @@ class SearchResultList(CursorView):
         self._move_to_stage(range(self.cursor + 1, len(self._rows)))
 
     def previous_stage(self) -> None:
-        """Moves the cursor to the stage of this row, or from a stage to the previous one."""
+        """Moves the cursor from a line to its stage, or from a stage to the previous one."""
         self._move_to_stage(range(self.cursor - 1, -1, -1))
 
     def _move_to_stage(self, rows: range) -> None:
@@ -117,7 +119,7 @@ class SearchResultList(CursorView):
 class SearchResultsScreen(ListScreen[StagePosition | None]):
     """The matching lines of all stages. Returns the position of the chosen line, or `None`.
 
-    `title` is what was searched for, and `summary` says where it is.
+    `title` is what was searched for, and `summary` the number of matches or stages.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,7 +179,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
 
 
 def _text_cell(step: ProvenanceStep) -> Cell:
-    """Returns the first line of the node in a stage, dim if it does not name the node itself but is derived from it."""
+    """Returns the first line of the node in a stage; dim, with a mark, if the line does not name the node itself."""
     if not step.trace.excerpts:
         return ("-", "dim")
     mark = "(derived) " if step.trace.marks[0] else ""
@@ -185,7 +187,7 @@ def _text_cell(step: ProvenanceStep) -> Cell:
 
 
 def _line_count_cell(step: ProvenanceStep) -> Cell:
-    """Returns the numbers of direct and of derived lines: `3 +12`."""
+    """Returns the numbers of the lines that name the node and of the derived ones: `3 +12`."""
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
     return (f"{formatting.count(step.trace.direct)}{derived}", "number")
 

@@ -259,6 +259,7 @@ class EngineClient:
         # An engine that rejects the handshake would reject it again.
         is_permanent = error.is_permanent or (bool(reason) and not welcome.done())
         error = EngineError(reason or error.reason, error.detail, is_permanent=is_permanent)
+        # After the handshake, `close` removes the transport first, and records the exit itself.
         if transport is self._transport or not welcome.done():
             self._record_exit(error)
         if not welcome.done():

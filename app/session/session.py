@@ -300,7 +300,7 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
-        """Applies a frame that no request waits for to the state, and update the workspace and the panes after it."""
+        """Applies a frame that no request waits for to the state, then updates the workspace and the panes."""
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None
@@ -407,7 +407,7 @@ class Session:
         return frontend != self._opened_frontend and (has_failed or not is_captured_by_dynamo)
 
     def compile_current(self) -> None:
-        """Compiles the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
+        """Compiles the current recipe. With `auto_run`, also runs it if this session has run the graph before."""
         self._compile_timer = None
         if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
             if self._can_compile:
@@ -422,7 +422,7 @@ class Session:
 
     @property
     def _can_compile(self) -> bool:
-        """Whether there are a recipe, a graph and an engine for it."""
+        """Whether a recipe, a captured graph and a running engine are available."""
         return (
             self.workspace.is_loaded
             and self.state.captured

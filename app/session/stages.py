@@ -25,7 +25,7 @@ from buddy.compiler.protocol.searches import NodePrecision
 class StageRow(NamedTuple):
     """A stage with its key (pass name and number of earlier stages of that pass).
 
-    `outdated_reason` says why the stage is not one of the current recipe; it is empty for a stage that is.
+    `outdated_reason` says why the stage is not one of the current recipe; empty for a stage of the current recipe.
     """
 
     stage: Stage
