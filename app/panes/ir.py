@@ -47,8 +47,8 @@ MAX_FAILURE_LINES = 6
 class IrPane(LinkedPane):
     """Shows the chosen stage of `stages`. Rows are lines of the stage, or rows of its diff from another stage.
 
-    `document` is the text that is drawn: after another stage has been chosen, it remains until the lines of that stage
-    have been loaded. `left` is the first column on the screen. Components such as `jumps` and `folds` have one task
+    `document` is the text that is drawn. If another stage is chosen, it stays the same until the lines of that stage
+    are loaded. `left` is the first column on the screen. Components such as `jumps` and `folds` have one task
     each; they use the pane as an `IrView`.
     """
 
@@ -114,7 +114,7 @@ class IrPane(LinkedPane):
 
     @property
     def chosen_row(self) -> StageRow | None:
-        """The chosen stage."""
+        """The chosen stage, with its key."""
         return self.stages.chosen_row
 
     @property
@@ -137,7 +137,8 @@ class IrPane(LinkedPane):
             self.post_message(self.StageShown(opened))
         self.open_stage()
         if self.chosen_stage is None:
-            self.refresh()  # the reason why there is no IR yet has changed
+            # The reason why there is no IR yet may have changed.
+            self.refresh()
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
         """Shows the stage of `row`; with `notify`, posts `StageShown`."""
@@ -181,7 +182,8 @@ class IrPane(LinkedPane):
         row = self.chosen_row
         if row is None or not self._loader.load(row):
             return
-        if len(self.foot(self.width)) != self._foot_height or not self._head_height:
+        is_layout_outdated = len(self.foot(self.width)) != self._foot_height or not self._head_height
+        if is_layout_outdated:
             self.rows_changed()
         self.refresh_edges()
 
@@ -201,7 +203,7 @@ class IrPane(LinkedPane):
 
     # ---- search of the chosen stage ------------------------------------------------------------------------------
 
-    # Only the engine has the whole text: `request_lines` searches it.
+    # The engine has the whole text, the cache only parts of it: `request_lines` searches.
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return None if self.document.text else FoundLines(())
 
@@ -216,7 +218,8 @@ class IrPane(LinkedPane):
     def preview_match(self, line: int) -> None:
         """Shows a line, or the fold that hides it: only `go_to_match` unfolds."""
         document = self.document
-        self.center(document.folds.row_of(line) if document.diff is None else document.diff.row_of(line), notify=False)
+        row = document.folds.row_of(line) if document.diff is None else document.diff.row_of(line)
+        self.center(row, notify=False)
 
     def go_to_match(self, line: int) -> None:
         self.jumps.go_to(line)
@@ -229,11 +232,11 @@ class IrPane(LinkedPane):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text at the cursor; at a removed line, of the line after it."""
         return self.document.line_of(self.cursor)
 
     def line_at(self, row: int) -> AnnotatedLine | None:
-        """The line on `row`; a removed line is a line of the other text."""
+        """The line on `row`, `None` if it is not cached. A removed line is a line of the other text."""
         return self.document.line_at(row)
 
     def row_of(self, line: int) -> int:
@@ -289,10 +292,10 @@ class IrPane(LinkedPane):
 
     def _stage_line(self, width: int) -> Cells:
         """The line with the name of the stage, the form, the comparison, the position, and badges."""
-        stage, glyphs = self.chosen_stage, self.glyphs
+        stage = self.chosen_stage
         if stage is None:
             return []
-        parts = [
+        facts = [
             "generic form" if self.stages.generic else "",
             *self.folds.header_texts(),
             *self.comparison.header_texts(),
@@ -303,7 +306,7 @@ class IrPane(LinkedPane):
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.comparison.state_cells(), *self.stages.problem_cells()]
         columns = width - cells_length(left) - cells_length(right) - 1
-        left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", columns), "dim"))
+        left.append((formatting.join_fitting(list(filter(None, facts)), f" {self.glyphs.dot} ", columns), "dim"))
         return align_both_ends(left, right, width)
 
     def foot(self, width: int) -> list[Cells]:
@@ -362,7 +365,7 @@ class IrPane(LinkedPane):
         return line.nodes if line else ()
 
     def after_move(self) -> None:
-        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
+        # A message would select the node later: this way, the move and the new selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
         self._loader.note_cursor_line()
         self.names.update()
@@ -371,11 +374,13 @@ class IrPane(LinkedPane):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_wrap(self) -> None:
-        """Wraps long lines, or truncate them at the edge of the screen."""
+        """Wraps long lines, or truncates them at the edge of the screen."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
-        truncated = f"long lines are truncated: {key_of('ir.right')} scrolls sideways"
-        self.say("long lines are wrapped" if self.wrapped else truncated)
+        if self.wrapped:
+            self.say("long lines are wrapped")
+        else:
+            self.say(f"long lines are truncated: {key_of('ir.right')} scrolls sideways")
 
     def scroll_lines_left(self) -> None:
         self._scroll_sideways(max(0, self.left - SCROLL_COLUMNS))
@@ -390,15 +395,14 @@ class IrPane(LinkedPane):
 
     def toggle_sources(self) -> None:
         """Shows the node and the Python line of every line, or only of the cursor's line."""
-        sources = self.painter.shows_sources = not self.painter.shows_sources
+        shows_all = self.painter.shows_sources = not self.painter.shows_sources
         self.rows_changed()
-        self.say("each line shows its node and Python line" if sources else "only the cursor's line shows its nodes")
+        self.say("each line shows its node and Python line" if shows_all else "only the cursor's line shows its nodes")
 
     def open_line(self) -> None:
         """Goes to the node of the cursor's line.
 
-        On folded lines of a diff, unfolds them instead; on a line without a node in a failed stage, shows the
-        diagnostic.
+        Unfolds folded lines of a diff instead. On a line without a node in a failed stage, shows the diagnostic.
         """
         diff = self.document.diff
         if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
@@ -432,7 +436,10 @@ class IrPane(LinkedPane):
         return line.text if line else ""
 
     def copy(self) -> None:
-        """Copies the line at the cursor, or all lines of the selected rows, with the lines that are folded in them."""
+        """Copies the line at the cursor, or all lines of the selected rows, with the lines that are folded in them.
+
+        In a diff, folded equal lines are left out.
+        """
         rows, document = self.selected_range, self.document
         if len(rows) == 1:
             super().copy()
@@ -445,14 +452,14 @@ class IrPane(LinkedPane):
             self.context.jobs.begin("copy", self.copy_lines, sources)
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copies lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines `first` to `stop` (exclusive) of the stage's text. The message calls them `description`."""
         text = self.document.text
         self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], description)
 
     # ---- clicks --------------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """On a tab, show its phase. On a row, move the cursor to it, unfold it, and pick the name under the mouse."""
+        """Shows the phase of a clicked tab. On a row, moves the cursor, unfolds, and picks the name under the mouse."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
@@ -467,7 +474,7 @@ class IrPane(LinkedPane):
             self.stages.show_phase_named(tab.name)
 
     def _unfold_at(self, y: int) -> None:
-        """In a diff, unfold the folded equal lines at line `y` of the pane, if any."""
+        """In a diff, unfolds the folded equal lines at line `y` of the pane, if any."""
         row = self.row_at(y)
         if row >= 0 and self.document.diff is not None and self.document.diff.row(row).kind == "fold":
             self.folds.toggle_fold()

@@ -19,7 +19,7 @@ from buddy.compiler.protocol import Stage, Symbol
 DiffMode = Literal["off", "line", "structural"]
 # The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
 MIN_SIDE_BY_SIDE_WIDTH = 150
-# Of this many rows of a diff, the lines of one are prefetched: fetching a line also fetches the lines around it.
+# The lines of every eighth row of a diff are prefetched, because fetching a line also fetches the lines around it.
 PREFETCH_STRIDE = 8
 
 
@@ -39,7 +39,7 @@ class IrView(Protocol):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text at the cursor; at a removed line, of the line after it."""
 
     def rows_on_screen(self) -> range:
         """The rows on the screen."""
@@ -75,7 +75,7 @@ class IrView(Protocol):
         """Loads the lines of the chosen stage, then draws them."""
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copies lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines `first` to `stop` (exclusive) of the stage's text. The message calls them `description`."""
 
     def choose(self, row: StageRow) -> None:
         """Shows the stage of `row`."""
@@ -107,9 +107,9 @@ def diff_layout_at(width: int) -> DiffLayout:
 class IrDocument:
     """Maps rows to lines of texts, and lines to rows.
 
-    `text` is the name of the stage's text, which has `line_count` lines. Its rows are the lines that `folds` does not
+    `text` is the name of the stage's text, which has `line_count` lines. The rows are the lines that `folds` does not
     hide, or, if `diff` is set, the rows of the diff from the stage `other`. `only_function` is the function that is
-    shown alone, "" for all. With `all_folded`, the functions of a text are folded when it is shown for the first time.
+    shown alone, "" for all. With `all_folded`, a text that is shown for the first time has all functions folded.
     `content` identifies what the pane has drawn. `expansions` are the constants that the user has expanded.
     """
 
@@ -153,18 +153,18 @@ class IrDocument:
         return max(3, len(str(max(self.line_count, other))))
 
     def line_of(self, row: int) -> int:
-        """The line of the stage's text on a row; for a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text on a row; for a removed line, of the line after it."""
         return self.folds.line_of(row) if self.diff is None else self.diff.line_of(row)
 
     def own_line(self, row: int) -> int:
-        """The line of the stage's text that is drawn on `row`, -1 for a removed line or folded equal lines."""
+        """The number of the line of the stage's text on a row; -1 for a removed line or folded equal lines."""
         if self.diff is None:
             return self.folds.line_of(row)
         diff_row = self.diff.row(row)
         return -1 if diff_row.kind == "fold" else diff_row.after
 
     def source_of(self, row: int) -> tuple[str, int] | None:
-        """The name of the text and the line that are drawn on a row; `None` for folded equal lines of a diff."""
+        """The name of the text and the number of the line on a row; `None` for folded equal lines of a diff."""
         if self.diff is None:
             return self.text, self.folds.line_of(row)
         diff_row = self.diff.row(row)
@@ -181,11 +181,11 @@ class IrDocument:
     # ---- cached lines --------------------------------------------------------------------------------------------
 
     def line_of_text(self, text: str, number: int) -> AnnotatedLine | None:
-        """A line of a text, with its expanded constants; `None` if it is not cached."""
+        """Line `number` of a text, with its expanded constants; `None` if it is not cached."""
         return self.expansions.apply(text, number, self._cache.get(text, number))
 
     def line_at(self, row: int) -> AnnotatedLine | None:
-        """The line on `row`; a removed line is a line of the other text."""
+        """The line on `row`; `None` if it is not cached. A removed line is a line of the other text."""
         if not self.text or not 0 <= row < self.row_count:
             return None
         source = self.source_of(row)
@@ -202,7 +202,7 @@ class IrDocument:
     def fetch_ahead(self, start: int, page: int) -> None:
         """Prefetches the lines of `page` rows of the diff from row `start` on.
 
-        The cache prefetches the lines after those on the screen, but the lines below a fold are far from them.
+        The cache itself prefetches only lines that directly follow those on the screen, not the lines below a fold.
         """
         assert self.diff is not None
         assert self.other is not None
@@ -230,7 +230,7 @@ class IrDocument:
         self._folded.clear()
 
     def folds_of(self, stage: Stage, symbols: Sequence[Symbol]) -> Folds:
-        """The folds of a stage, whose functions are `symbols`: those that it had last, or else its initial folds."""
+        """The folds of a stage with the functions `symbols`: the folds that it had last, or else its initial folds."""
         if stage.text not in self._folded:
             self._folded[stage.text] = set(_regions(symbols)) if self.all_folded else set()
             keep_newest(self._folded, MAX_CACHED_TEXTS)
@@ -242,7 +242,7 @@ class IrDocument:
         self.folds = Folds(self.line_count, self._folded[self.text], (self.folds.start, self._end_line - 1))
 
     def reveal(self, line: int) -> bool:
-        """Unfolds a line. If it is outside of `only_function`, shows all lines. Returns whether it was outside."""
+        """Unfolds a line. Returns whether it is outside of `only_function`; if so, shows all functions."""
         outside = not self.folds.start <= line < self._end_line
         if outside:
             self._show_all()
@@ -251,8 +251,9 @@ class IrDocument:
         return outside
 
     def _show_all(self) -> None:
-        """Shows all functions instead of one, in this text, which is drawn already, and in the next ones."""
+        """Shows all functions instead of one, in this text and in those shown later."""
         self.only_function = ""
+        # The pane draws this text itself: it must not load the stage again.
         self.content = self.content._replace(only_function="")
 
     @property
@@ -269,11 +270,11 @@ class IrDocument:
     # ---- diffs ---------------------------------------------------------------------------------------------------
 
     def narrow(self, diff: DiffRows, symbols: Sequence[Symbol]) -> None:
-        """Limits a diff to the function `only_function`, if that is set, and folds functions if `all_folded` is set."""
+        """Limits a diff to the function `only_function`, if it is set. With `all_folded`, folds the functions."""
         diff.narrow(self._shown_lines(symbols), list(_regions(symbols)) if self.all_folded else [])
 
     def reveal_in_diff(self, diff: DiffRows, line: int) -> tuple[int, bool]:
-        """Unfolds a line of a diff. If it is outside of the function `only_function`, shows the whole diff.
+        """Unfolds a line of a diff. If the line is outside of `only_function`, shows the whole diff.
 
         Returns the row of the line, and whether it was outside.
         """
@@ -281,7 +282,8 @@ class IrDocument:
         if outside:
             self._show_all()
             diff.widen()
-        return (diff.reveal(max(0, min(line, self.line_count - 1))) if self.line_count else 0), outside
+        row = diff.reveal(max(0, min(line, self.line_count - 1))) if self.line_count else 0
+        return row, outside
 
 
 def region_of(symbol: Symbol) -> TextFold:
@@ -290,5 +292,5 @@ def region_of(symbol: Symbol) -> TextFold:
 
 
 def _regions(symbols: Iterable[Symbol]) -> Iterable[TextFold]:
-    """Returns the regions of the symbols that have several lines."""
+    """Returns the regions to fold of the symbols that have several lines."""
     return (region_of(symbol) for symbol in symbols if symbol.last > symbol.first)

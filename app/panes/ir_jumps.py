@@ -31,21 +31,24 @@ class JumpHistory:
         self._forward: list[StagePosition] = []
 
     def add(self, position: StagePosition) -> None:
-        """Adds the position before a jump. Afterwards, there is no position to go forward to."""
+        """Adds the position before a jump, and discards the positions to go forward to."""
         self._back.append(position)
         self._forward.clear()
 
     def go_back(self, current: StagePosition) -> StagePosition | None:
-        """Returns the position before the last jump, if any, and records `current`, the cursor's position."""
+        """Returns the position before the last jump, if any, and records `current`, the cursor's position.
+
+        The next `go_forward` returns `current`.
+        """
         return self._move(self._back, self._forward, current)
 
     def go_forward(self, current: StagePosition) -> StagePosition | None:
-        """Returns the position from which the user went back, if any, and records `current`, the cursor's position."""
+        """Returns the position from which the user went back, if any. The next `go_back` returns `current`."""
         return self._move(self._forward, self._back, current)
 
     @staticmethod
     def _move(source: list[StagePosition], target: list[StagePosition], current: StagePosition) -> StagePosition | None:
-        """Moves back or forward: take the last position from `source`, and adds `current` to `target`."""
+        """Removes and returns the last position of `source`, and adds `current` to `target`."""
         if not source:
             return None
         target.append(current)
@@ -67,6 +70,7 @@ class IrJumps:
 
     @property
     def _current_position(self) -> StagePosition | None:
+        """The position of the cursor; `None` without a chosen stage."""
         key = self._stages.chosen_key
         return StagePosition(key, self._view.line_number) if key is not None else None
 
@@ -118,7 +122,7 @@ class IrJumps:
         """Jumps to the line with the typed number, counted from 1, or to the last line if there are fewer."""
         number = text.strip().replace(",", "")
         if number.isdecimal():
-            # `int` rejects numbers with thousands of digits; no text has so many lines that 9 digits do not suffice.
+            # `int` rejects numbers with thousands of digits. 9 digits suffice for the lines of any text.
             self.go_to(max(0, min(int(number[:9]), self._document.line_count) - 1))
         elif number:
             self._context.say(f"{text.strip()!r} is not a line number")
@@ -211,7 +215,7 @@ class StageSearch:
             self._context.say(f"{pattern.typed}: {first_and_last_text(rows, stages)}")
 
     async def _search_all_stages(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
-        """Searches all stages. Returns all stages, and those with matches; both are empty for an unusable pattern.
+        """Searches all stages. Returns all stages, and the stages with matches; both are empty for an invalid pattern.
 
         Shows the progress, and a message if no stage has a match. Highlights the matches in the chosen stage.
         """
@@ -241,7 +245,7 @@ class StageSearch:
         self._context.say(f"{frame.activity}: press {key_of('cancel')} to cancel")
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
-        """Lists the matching lines of `stages`, and goes to the chosen line."""
+        """Lists the matching lines of `stages` under `title` and `summary`, and goes to the chosen line."""
         from buddy.app.screens.stage_lists import SearchResultsScreen
 
         self._context.dialogs.open(SearchResultsScreen(title, summary, stages), self._show_result)

@@ -51,7 +51,7 @@ class Status:
         self._show(message)
 
     def show_progress(self, message: str) -> None:
-        """Shows a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
+        """Shows a message about the progress of a job for `MESSAGE_SECONDS`. The log does not keep the message."""
         self.on_progress(message)
         self._show(message)
 
@@ -87,7 +87,7 @@ class Jobs:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the user waits for a job: whether a block of `busy` is running."""
+        """Whether the user waits for a job, in a block of `busy`."""
         return self.busy_count > 0
 
     def begin(self, group: str, work: Work, *arguments: object) -> None:
@@ -95,7 +95,7 @@ class Jobs:
         start_worker(self._app, group, work, *arguments)
 
     def begin_opening(self, group: str, work: Work, *arguments: object) -> None:
-        """Runs `work(*arguments)`, which opens a screen, in the background. Until it is open, keys wait for it."""
+        """Runs `work(*arguments)`, which opens a screen, in the background. Keys wait until the screen is open."""
         self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
 
     @property
@@ -135,7 +135,8 @@ class Jobs:
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
         """Waits for the answer to a request of the session. If the request fails, shows the reason and returns `None`.
 
-        The message is `failed`, such as "not profiled", and the reason; `stopped` if the user has cancelled it.
+        The message is `failed`, such as "not profiled", and the reason. If the user has cancelled the request, it is
+        `stopped`.
         """
         with self.busy():
             return await self._requester.await_answer(request, failed, stopped)
@@ -205,16 +206,19 @@ class StageQueries(Requester):
         """Returns the differences between the texts `before` and `after`."""
         return await self.request(p.Compare(0, before, after, how, language))
 
-    async def find_main_line(self, text: str, node: str, otherwise: tuple[str, ...] = ()) -> int:
-        """Returns the main line of `node` in `text`; else that of the first node in `otherwise` with one; else -1."""
-        line = await self.await_answer(self._session.find_main_line(text, node, otherwise)) if node else None
+    async def find_main_line(self, text: str, node: str, fallback_nodes: tuple[str, ...] = ()) -> int:
+        """Returns the main line of `node` in `text`, or else of the first of `fallback_nodes` with one, or else -1."""
+        line = await self.await_answer(self._session.find_main_line(text, node, fallback_nodes)) if node else None
         return -1 if line is None else line
 
     async def find_first_line(self, text: str, node: str) -> tuple[int, int] | None:
         """Returns the first line of `text` that comes from `node` (0 if none does), and the number of its lines."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
-        answer = await self.request(p.FindNode(0, text, node)) if node and page else None
-        return ((answer.lines[0] if answer and answer.lines else 0), page.line_count) if page else None
+        if not page:
+            return None
+        answer = await self.request(p.FindNode(0, text, node)) if node else None
+        first_line = answer.lines[0] if answer and answer.lines else 0
+        return first_line, page.line_count
 
     async def find_lines_of_node(self, text: str, node: str) -> tuple[int, ...]:
         """Returns the lines of `text` that come from `node`."""
@@ -258,12 +262,12 @@ class StageQueries(Requester):
         return await self.request(p.FindJumps(0, text, line))
 
     async def find_origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """Returns the nodes that the lines `first` to `last` come from (inclusive), that with the most lines first."""
+        """Returns the nodes that the lines `first` to `last` (inclusive) come from, the node with most lines first."""
         answer = await self.request(p.FindOrigins(0, text, first, last))
         return answer.origins if answer is not None else ()
 
     async def fetch_characters(self, text: str, line: int, start: int, count: int) -> p.Characters | None:
-        """Returns `count` characters of a line, from `start` on, where the line has its constants in full."""
+        """Returns `count` characters, from `start` on, of a line with its constants in full."""
         return await self.request(p.FetchCharacters(0, text, line, start, count))
 
     async def reprint(self, text: str) -> p.Reprinted | None:
@@ -271,6 +275,6 @@ class StageQueries(Requester):
         return await self.request(p.Reprint(0, text))
 
     async def describe_op(self, name: str) -> str | None:
-        """Returns the documentation of an op from its dialect."""
+        """Returns the documentation of an op from its dialect; "" if the bindings have none."""
         answer = await self.request(p.DescribeOp(0, name))
         return answer.text if answer is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from buddy.app.actions import key_of
@@ -89,7 +90,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     @property
     def selected_rows(self) -> list[NodeRow]:
-        """The nodes that an action applies to: the picked nodes; without any, those of the row under the cursor."""
+        """The nodes that an action applies to: the picked ones, or, without any, those of the row under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):
@@ -100,19 +101,23 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def _module_at_cursor(self) -> str:
         """The path of the module under the cursor, or of the module of the node under the cursor; "" without one."""
         entry = self.entry
-        return entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        if isinstance(entry, ModuleRow):
+            return entry.path
+        return entry.module if entry else ""
 
     def _all_rows(self) -> tuple[NodeRow, ...]:
-        """The nodes of the graph, also those that the filter excludes."""
+        """The nodes of the graph, including those that the filter excludes."""
         return self.state.info.rows if self.state.info else ()
 
     def update_entries(self) -> None:
         """Sets `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
-        rows = sorted(self.rows, key=lambda row: row.index)
-        self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
+        if self.as_tree:
+            self.entries = tree_rows(sorted(self.rows, key=lambda row: row.index), self._folded)
+        else:
+            self.entries = list(self.rows)
 
     def row_of_node(self, stable: str) -> int | None:
-        """The index of the row of a node or of the folded module that contains it; `None` if the filter excludes it."""
+        """The index of a node's row, or of the folded module with the node; `None` if the filter excludes the node."""
         for index, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow):
                 if entry.stable == stable:
@@ -127,22 +132,24 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self.entries[row]
-        picked = isinstance(entry, NodeRow) and entry.stable in self.picked
-        linked = self.mark_of(row).is_linked
-        marker = (">" if row == self.cursor else "+" if picked else "=" if linked else " ", "key")
+        is_picked = isinstance(entry, NodeRow) and entry.stable in self.picked
+        # The most important mark that applies.
+        marks = ((">", row == self.cursor), ("+", is_picked), ("=", self.mark_of(row).is_linked))
+        marker = (next((mark for mark, applies in marks if applies), " "), "key")
         if isinstance(entry, ModuleRow):
             return [marker, *self._module_cells(entry, width - 1)]
         cells = table_row(columns_at(self._columns, width), entry, width - 1, self.glyphs)
-        return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
+        if is_picked:
+            cells = [(text, "key" if role == "text" else role) for text, role in cells]
+        return [marker, *cells]
 
     def _module_cells(self, module: ModuleRow, width: int) -> Cells:
-        """The cells of a module: its name, and the numbers of its nodes and of those in eager."""
-        lowered = [row for row in module.nodes if self.assignment_of(row)]
-        eager = sum(self.lowering_of(row) == EAGER for row in lowered)
+        """The cells of a module: its name, the number of its nodes, and how many of them run in eager."""
+        n_nodes = len(module.nodes)
+        n_eager = sum(self.lowering_of(row) == EAGER for row in module.nodes if self.assignment_of(row))
         sign = "+" if module.folded else "-"
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
-        count = len(module.nodes)
-        facts = [f"{count} node{'s' * (count != 1)}", f"{eager} in eager" if eager else ""]
+        facts = [f"{n_nodes} node{'s' * (n_nodes != 1)}", f"{n_eager} in eager" if n_eager else ""]
         return align_both_ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
 
     # ---- the filter ----------------------------------------------------------------------------------------------
@@ -182,7 +189,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return {"time": f"no node has been timed yet: press {key_of('profile')} to profile"}
 
     def filtered_rows(self) -> list[NodeRow]:
-        """The nodes that match the filter."""
+        """The nodes that match the filter. Also reads the edges of the graph, which the filter may need."""
         rows = self._all_rows()
         self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
@@ -235,7 +242,10 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._move_to_module("")
 
     def _move_to_module(self, path: str) -> None:
-        """Moves the cursor to the row of a module if there is one, and draws the table again."""
+        """Moves the cursor to the row of the module `path`, if it has a row, and draws the table again.
+
+        For "", the cursor moves to the first node.
+        """
         paths = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
         self.cursor = paths.index(path) if path in paths else min(self.cursor, max(len(paths) - 1, 0))
         self.rows_changed()
@@ -245,8 +255,10 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def pick(self) -> None:
         """Picks or unpicks the node under the cursor, or all nodes of the module under the cursor."""
         entry = self.entry
-        nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
-        names = {row.stable for row in nodes}
+        rows: Sequence[NodeRow] = ()
+        if entry is not None:
+            rows = entry.nodes if isinstance(entry, ModuleRow) else (entry,)
+        names = {row.stable for row in rows}
         self.picked = self.picked - names if names <= self.picked else self.picked | names
         self._report_picked()
         if isinstance(entry, NodeRow):
@@ -267,8 +279,9 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def pick_module(self) -> None:
         """Picks all nodes of the module under the cursor, or of the module of the node under the cursor."""
         path = self._module_at_cursor
-        inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
-        self.picked |= {row.stable for row in inside if path}
+        if path:
+            inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
+            self.picked |= {row.stable for row in inside}
         self._report_picked()
 
     def _report_picked(self) -> None:
@@ -314,7 +327,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.center(index)
 
     def ask_drawing(self) -> None:
-        """Asks for the file to draw the neighbourhood of the node to."""
+        """Asks for a file, and writes a drawing of the nodes around the node under the cursor to it."""
         row = self.current
         if row is not None:
             self.context.dialogs.ask(

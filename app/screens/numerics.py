@@ -139,7 +139,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._show_rows()
 
     def _show_rows(self) -> None:
-        """Shows the nodes of the report: the first one out of tolerance, then the others by multiple of the tolerance."""
+        """Shows the nodes of the report: the first one out of tolerance, then the others, the worst first."""
         assert self._report is not None
         rows = numerics.worst_nodes(self._report, len(self._report.nodes))
         self.show([row for row in rows if row.node in self._rows])
