@@ -92,7 +92,6 @@ class Layout:
             column.set_class(in_column == {"source"} and is_split, "-strip")
 
     def title_of(self, pane: actions.Pane) -> str:
-        """The title in the border of a pane."""
         return self.titles.get(pane, actions.PANE_TITLES[pane])
 
     def note_focus(self, pane: actions.Pane) -> None:
@@ -128,7 +127,6 @@ class Layout:
         self.show_pane(self.visible_order[(index + offset) % len(self.visible_order)])
 
     def toggle_source(self) -> None:
-        """Shows or hides the source pane."""
         self.shows_source = not self.shows_source
         if not self.shows_source and self.pane_id == "source":
             self.show_pane(self._pane_above_source)
@@ -246,7 +244,6 @@ class Selection:
         return self.python_lines.colour_of(nodes) if self._layout.shows_source else ""
 
     def select_node(self, stable: str) -> None:
-        """Selects a node in every pane."""
         self._source_line = None
         self._select(stable)
 

@@ -109,7 +109,6 @@ class IrPane(LinkedPane):
 
     @property
     def chosen_key(self) -> StageKey | None:
-        """The key of the chosen stage."""
         return self.stages.chosen_key
 
     @property

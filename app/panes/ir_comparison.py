@@ -263,12 +263,10 @@ class IrComparison:
             )
 
     def next_change(self) -> None:
-        """Goes to the next change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_after(self._view.cursor) if diff is not None else None)
 
     def previous_change(self) -> None:
-        """Goes to the previous change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_before(self._view.cursor) if diff is not None else None)
 

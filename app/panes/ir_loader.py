@@ -156,7 +156,6 @@ class IrLoader:
     ) -> None:
         self._context, self._view, self._document = context, view, document
         self._stages, self._comparison, self._folds = stages, comparison, folds
-        # The key of the stage that is drawn.
         self._drawn_key: StageKey | None = None
         # The stage that is being loaded, and the content to draw when it is loaded.
         self._requested: tuple[StageKey, IrContent] | None = None

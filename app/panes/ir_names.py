@@ -90,7 +90,6 @@ class IrNames:
 
     @property
     def _names_on_line(self) -> list[str]:
-        """The names on the cursor's line."""
         line = self._document.line_at(self._view.cursor)
         return all_names(line.text) if line else []
 
@@ -113,11 +112,9 @@ class IrNames:
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
-        """Picks the next name of the line."""
         self._pick(1)
 
     def previous_name(self) -> None:
-        """Picks the previous name of the line."""
         self._pick(-1)
 
     def _pick(self, offset: int) -> None:

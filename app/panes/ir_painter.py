@@ -76,7 +76,6 @@ class LinePainter:
         return list(self._drawn)
 
     def clear_cache(self) -> None:
-        """Clears the cache."""
         self._drawn.clear()
         self._cached_line_count = 0
 
@@ -106,7 +105,6 @@ class LinePainter:
         return [*(strip.adjust_cell_length(columns) for strip in others), Strip.join([last, Strip(end)])]
 
     def drawn_text(self, line: AnnotatedLine) -> str:
-        """The text that is drawn for a line, which may have abbreviated types."""
         return self._types.drawn_text(line)
 
     def _text_strips(self, text_line: TextLine, columns: int) -> list[Strip]:
@@ -127,7 +125,7 @@ class LinePainter:
         return [Strip(*drawn_line) for drawn_line in drawn]
 
     def _paint(self, text_line: TextLine, line: AnnotatedLine, columns: int) -> list[Strip]:
-        """Draws a line: all of its screen lines if it is wrapped, else the part on the screen, with an ellipsis if cut."""
+        """Draws all screen lines of a wrapped line, else the part on the screen, with an ellipsis if it is cut."""
         cells, left = text_line.cells, self._view.left
         language, has_match = text_line.language, text_line.has_match
         if cells is not None:

@@ -77,7 +77,6 @@ def _label(tab: PhaseTab, *, active: bool = False, with_name: bool = True) -> st
 
 
 def tab_role(tab: PhaseTab, *, active: bool) -> str:
-    """Returns the role that colours a tab."""
     if active:
         return "tab-active"
     if tab.role:
@@ -144,7 +143,6 @@ class IrStages:
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
-        """Chooses the stage of `row`."""
         self._expected, self._removed, self.chosen_key = None, None, row.key
         self.is_default = False
         self._remember_phase()
@@ -264,11 +262,9 @@ class IrStages:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def previous(self) -> None:
-        """Shows the stage one pass earlier."""
         self._move_by(-1, only_changed=False)
 
     def next(self) -> None:
-        """Shows the stage one pass later."""
         self._move_by(1, only_changed=False)
 
     def previous_changed(self) -> None:

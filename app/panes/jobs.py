@@ -63,7 +63,6 @@ class Status:
         self.redraw()
 
     def clear(self) -> None:
-        """Removes the message."""
         self.message = ""
         self.redraw()
 
@@ -169,7 +168,6 @@ class SingleJob:
         return not self.running
 
     def begin(self, work: Work, *arguments: object) -> None:
-        """Runs `work` in the background."""
         self._jobs.begin(self._group, work, *arguments)
 
     async def result_of(self, request: Awaitable[Result], failed: str, stopped: str = "") -> Result | None:

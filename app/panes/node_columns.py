@@ -82,7 +82,6 @@ class NodeColumns(NodeTable):
         ]
 
     def _number_cell(self, row: NodeRow) -> Cell:
-        """The number of a node, in the colour of its Python line."""
         return (str(row.index), self.context.selection.colour_of((row.stable,)) or "number")
 
     # ---- training, precisions and errors -------------------------------------------------------------------------

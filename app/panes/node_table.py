@@ -270,7 +270,6 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._report_picked()
 
     def pick_same_op(self) -> None:
-        """Picks all nodes with the op of the node under the cursor."""
         row = self.current
         if row is not None:
             self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}

@@ -42,7 +42,6 @@ class Pane(CursorView):
         return False
 
     def say(self, message: str) -> None:
-        """Shows a message for a few seconds."""
         self.context.say(message)
 
     def after_move(self) -> None:

@@ -326,7 +326,6 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {change}")
 
     def delete(self) -> None:
-        """Removes the pass under the cursor from the recipe."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)

@@ -335,11 +335,9 @@ class SourcePane(Pane, CodeView):
             self.say(f"line {self.cursor + 1}: {note}")
 
     def source_left(self) -> None:
-        """Scrolls the code to the left."""
         self.scroll_sideways(-SCROLL_COLUMNS)
 
     def source_right(self) -> None:
-        """Scrolls the code to the right."""
         self.scroll_sideways(SCROLL_COLUMNS)
 
     def text_to_copy(self) -> str:

@@ -195,7 +195,6 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     @property
     def _side(self) -> int:
-        """The side that has focus."""
         return self._views.index(self._view)  # type: ignore[arg-type]
 
     def action_other_side(self) -> None:

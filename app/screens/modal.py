@@ -55,7 +55,6 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
             self.close_unanswered()
 
     def close_unanswered(self) -> None:
-        """Closes the screen without an answer."""
         self.dismiss(None)
 
     def set_box_title(self, title: str) -> None:
@@ -290,7 +289,6 @@ class Dialogs:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt at the bottom of the panes."""
         return self._app.screen_stack[0].query_one(Prompt)
 
     def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:

@@ -59,7 +59,6 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self._compare("eager")
 
     def _columns(self) -> list[Column[NodeNumbers]]:
-        """The columns of the table."""
         return [
             Column(
                 "#",

@@ -73,7 +73,6 @@ class PlotScreen(ReadOnlyScreen[str | None]):
 
     @property
     def plot(self) -> Plot:
-        """The plot on the screen."""
         return self._view.plot_data
 
     def _update_titles(self) -> None:

@@ -115,7 +115,6 @@ class ProgramScreen(AnsweringScreen[Program]):
                 self._type(common_start)
 
     def _type(self, text: str) -> None:
-        """Replaces the typed text."""
         field = self.query_one(Input)
         field.value, field.cursor_position = text, len(text)
 

@@ -203,7 +203,6 @@ class Results:
         self.logged: list[LoggedResult] = []
 
     def add(self, result: Result, use_answer: UseAnswer | None = None) -> LoggedResult:
-        """Adds a result to the log."""
         logged = LoggedResult(time.strftime("%H:%M:%S"), result, use_answer)
         self.logged.append(logged)
         keep_newest(self.logged, MAX_RESULTS)

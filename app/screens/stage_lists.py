@@ -104,7 +104,6 @@ class SearchResultList(CursorView):
         self.rows_changed()
 
     def next_stage(self) -> None:
-        """Moves the cursor to the next stage."""
         self._move_to_stage(range(self.cursor + 1, len(self._rows)))
 
     def previous_stage(self) -> None:

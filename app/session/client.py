@@ -185,7 +185,6 @@ class EngineClient:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        """Returns a new request number."""
         self._last_request += 1
         return self._last_request
 

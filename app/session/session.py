@@ -79,7 +79,6 @@ class Session:
         self.reopens_saved_graphs = False
         self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
-        # The frontend with which the program was opened last.
         self._opened_frontend: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
         self._watcher = FileWatcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
@@ -267,7 +266,6 @@ class Session:
         self.notify(STATUS)
 
     def reconnect(self) -> None:
-        """Reconnects to the engine at once."""
         if self._client is not None:
             self._client.reconnect_now()
 
@@ -488,7 +486,6 @@ class Session:
         return await self.request(p.Search(0, text_hash, pattern, regex, ignore_case))
 
     async def fetch_text(self, text_hash: str) -> str:
-        """Returns a whole text."""
         return (await self.request(p.FetchText(0, text_hash))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:

@@ -103,7 +103,6 @@ class ProcessTransport:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of the output on stderr."""
         return self._stderr_tail.decode(errors="replace").strip()
 
     async def exit_error(self) -> EngineError:
@@ -368,7 +367,6 @@ class ResumingTransport:
         raise EngineError(reason, connection.stderr_tail, is_permanent=is_permanent)
 
     async def _close_connection(self) -> None:
-        """Closes a failed connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.kill()

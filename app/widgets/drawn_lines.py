@@ -78,7 +78,6 @@ class DrawnRows:
         return self._strips.get(row)
 
     def put(self, row: int, strip: Strip) -> None:
-        """Stores the strip of a row."""
         self._strips[row] = strip
 
     def forget(self, rows: range | None = None) -> None:

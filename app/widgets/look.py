@@ -141,7 +141,6 @@ class CellLine(Widget):
         self._background = background
         self._on_column_clicked = on_column_clicked
         self._cells = cells
-        # The cells that were drawn last.
         self._drawn_cells: Cells = []
 
     def render_line(self, y: int) -> Strip:

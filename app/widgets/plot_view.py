@@ -177,7 +177,6 @@ class PlotView(PlotWidget, can_focus=False):
         self._draw()
 
     def reset_zoom(self) -> None:
-        """Shows the full horizontal axis."""
         self._visible_range = None
         self._draw()
 

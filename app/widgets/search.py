@@ -175,7 +175,6 @@ class ViewSearch:
     # ---- the prompt ----------------------------------------------------------------------------------------------
 
     def ask(self, prompt: Prompt) -> None:
-        """Asks for a pattern in `prompt`."""
         self._prompt = prompt
         self._state_before_prompt = (self._view.reading_position(), self.matches.pattern)
         prompt.ask("search", self.matches.pattern.typed, self._accept, watcher=self)
@@ -260,7 +259,6 @@ class ViewSearch:
         self._load(pattern, self._view.redraw_matches)
 
     def end(self) -> None:
-        """Ends the search."""
         if self.is_active:
             self.find(NO_PATTERN, jump=False)
 

@@ -199,11 +199,9 @@ class TableView(CursorView, Generic[Row]):
         raise NotImplementedError
 
     def column_left(self) -> None:
-        """Chooses the column to the left of the chosen one."""
         self._move_chosen_column(-1)
 
     def column_right(self) -> None:
-        """Chooses the column to the right of the chosen one."""
         self._move_chosen_column(1)
 
     def _move_chosen_column(self, offset: int) -> None:
