@@ -350,5 +350,4 @@ class WorkbenchContext:
         return self.session.workspace
 
     def say(self, message: str) -> None:
-        """Shows a message on the status line for a few seconds."""
         self.status.say(message)

@@ -72,9 +72,9 @@ class GraphPane(NodeColumns):
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
     def _position_text(self) -> str:
-        """The number of picked nodes, the filter, and the order; then the number of nodes that match the filter.
+        """The number of picked nodes, the filter, the order, and `N/TOTAL`.
 
-        Without a filter, ends with the position of the cursor instead. Both are shown as `N/TOTAL`.
+        N is the number of nodes that match the filter, or, without a filter, the position of the cursor.
         """
         info = self.state.info
         total = len(info.rows) if info else 0
@@ -137,7 +137,7 @@ class GraphPane(NodeColumns):
         super().after_move()
 
     def selection_changed(self, previous: str) -> None:
-        """Draws the rows whose marks have changed again: the selected node, and the nodes of its Python line."""
+        """Redraws the rows whose marks have changed: the selected node, and the nodes of its Python line."""
         self.refresh_marks()
 
     def mark_of(self, row: int) -> RowMark:
@@ -263,7 +263,6 @@ class GraphPane(NodeColumns):
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
-        """Shows all facts about the node under the cursor."""
         row = self.current
         if row is not None:
             self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))

@@ -65,10 +65,7 @@ def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]
 
 
 def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
-    """Adds a node to all modules that contain it, and creates missing ones. Returns the innermost one.
-
-    The caller adds the node to the `entries` of that one.
-    """
+    """Adds a node to the `nodes` of all modules that contain it, and creates missing modules. Returns the innermost."""
     module = root
     for name in row.module.split(".") if row.module else ():
         if name not in module.modules:
@@ -219,7 +216,7 @@ def _parse_condition(condition: str, unavailable: Mapping[str, str]) -> Predicat
         return lambda facts: any(fnmatchcase(value.lower(), pattern.lower()) for value in values_of(facts))
     if colon and name in _NUMERIC_FIELDS:
         raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
-    # A word with `::`, such as a C++ name, is no field.
+    # A word with `::`, such as a C++ name, has no field.
     if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
         raise FilterError(f"unknown field {name!r}; known: {', '.join(_TEXT_FIELDS)}")
     return lambda facts: condition.lower() in facts.searched_text

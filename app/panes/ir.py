@@ -118,7 +118,6 @@ class IrPane(LinkedPane):
 
     @property
     def chosen_stage(self) -> Stage | None:
-        """The chosen stage, without its key."""
         return self.stages.chosen_stage
 
     @property
@@ -278,7 +277,6 @@ class IrPane(LinkedPane):
         self.keep_cursor_at(offset)
 
     def draw_fetched_lines(self) -> None:
-        """Draws again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
         self._loader.note_cursor_line()
@@ -359,7 +357,6 @@ class IrPane(LinkedPane):
             self.center(row, notify=False)
 
     def nodes_of(self, row: int) -> tuple[str, ...]:
-        """The nodes that the line on `row` comes from."""
         line = self.line_at(row)
         return line.nodes if line else ()
 
@@ -435,10 +432,7 @@ class IrPane(LinkedPane):
         return line.text if line else ""
 
     def copy(self) -> None:
-        """Copies the line at the cursor, or all lines of the selected rows, with the lines that are folded in them.
-
-        In a diff, folded equal lines are left out.
-        """
+        """Copies the line at the cursor, or all lines of the selected rows, in a text with the folded ones."""
         rows, document = self.selected_range, self.document
         if len(rows) == 1:
             super().copy()

@@ -49,7 +49,7 @@ class AssemblyGutter:
         self._functions: list[AssemblyFunction] = []
         self._cached_text = ""
         self._is_requesting = False
-        # The arrows that are highlighted on the screen: they are at the line of the cursor, or at its last line.
+        # The arrows that are highlighted on the screen, because they are at the line where the cursor is or was.
         self._highlighted: set[Arrow] = set()
 
     # ---- functions -----------------------------------------------------------------------------------------------
@@ -161,10 +161,7 @@ class AssemblyGutter:
         return f"for {names}{more}{'' if direct else ' (derived)'}"
 
     def refresh_arrows(self) -> None:
-        """After a move of the cursor, draws all lines again if another arrow must be highlighted.
-
-        Draws all lines, because an arrow may be as long as the screen.
-        """
+        """After a move of the cursor, draws all lines again if another arrow must be highlighted."""
         if not self._is_assembly or not self.shows_arrows:
             return
         cursor = self._view.line_number
@@ -172,6 +169,7 @@ class AssemblyGutter:
         arrow = function.arrows.at(cursor) if function is not None else None
         if self._highlighted != ({arrow} if arrow is not None else set()):
             self._highlighted.clear()
+            # All lines, because an arrow may be as long as the screen.
             self._view.refresh()
 
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
@@ -190,7 +188,6 @@ class AssemblyGutter:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_arrows(self) -> None:
-        """Shows or hides the arrows from jumps to labels."""
         self.shows_arrows = not self.shows_arrows
         self._view.rows_changed()
         self._context.say(
@@ -200,7 +197,6 @@ class AssemblyGutter:
         )
 
     def toggle_machine_code(self) -> None:
-        """Shows or hides the bytes of each instruction."""
         self.shows_machine_code = not self.shows_machine_code
         self._view.rows_changed()
         self._context.say("machine code in hexadecimal digits" if self.shows_machine_code else "machine code is hidden")

@@ -123,7 +123,7 @@ class IrComparison:
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((index for index, other in enumerate(rows) if other.key == row.key), 0)
-        # A dump may print each function alone: the previous stage is the one before of the same function.
+        # A dump may print each function alone: the previous stage must be of the same function.
         earlier = [other.stage for other in rows[:index] if other.stage.anchor == row.stage.anchor]
         return earlier[-1] if earlier else None
 
@@ -222,7 +222,6 @@ class IrComparison:
             return
         start = 0 if self.mode == "off" or self._is_mark_new else BASELINES.index(self.baseline) + 1
         self.mode = "structural" if self.mode == "off" else self.mode
-        # The last baseline starts again with the first.
         candidates = (*BASELINES[start:], *BASELINES[:start])
         available = (baseline for baseline in candidates if self._comparable_stage(baseline, row) is not None)
         self._is_mark_new = False

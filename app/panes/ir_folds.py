@@ -120,10 +120,7 @@ class IrFolds:
             self._refold({*self._document.folded, fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> TextFold | None:
-        """Returns the region that a line opens, or that contains the line, without its last line.
-
-        Returns `None` if no line would be hidden.
-        """
+        """Returns the region of a line, without the region's last line; `None` if no line would be hidden."""
         region = await self._context.queries.find_region(text, line)
         return TextFold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 

@@ -115,7 +115,6 @@ class IrJumps:
             self._show(position)
 
     def ask_line(self) -> None:
-        """Asks for a line number, and jumps to that line."""
         self._context.dialogs.ask("line", "", self._go_to_number)
 
     def _go_to_number(self, text: str) -> None:
@@ -130,7 +129,6 @@ class IrJumps:
     # ---- bookmarks -----------------------------------------------------------------------------------------------
 
     def toggle_bookmark(self) -> None:
-        """Sets or removes a bookmark on the cursor's line."""
         row, key = self._view.cursor, self._stages.chosen_key
         line, number = self._document.line_at(row), self._document.own_line(row)
         if line is None or number < 0 or key is None:
@@ -143,7 +141,6 @@ class IrJumps:
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:
-        """Whether a line of the chosen stage has a bookmark."""
         bookmarks = self._context.bookmarks
         return bool(bookmarks.marks) and number in bookmarks.lines_of(
             self._context.state.graph, self._stages.chosen_key

@@ -38,7 +38,6 @@ class IrTypes:
         self._names = TypeNames()
 
     def toggle_abbreviations(self) -> None:
-        """Abbreviates types and attributes, or shows them in full."""
         self.abbreviated = not self.abbreviated
         self._view.redraw_lines()
         self.name_types()
@@ -224,7 +223,6 @@ class IrLines:
         return True
 
     def describe_op(self) -> None:
-        """Shows the documentation of the op on the cursor's line."""
         self._context.jobs.begin_opening("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:

@@ -165,7 +165,6 @@ class IrReferences:
         return range(function.first, function.last + 1) if function else range(self._document.line_count)
 
     def search_value(self) -> None:
-        """Searches the stage for the current name."""
         if self._names.current:
             self._search.find(case_sensitive_regex(use_pattern(self._names.current)), jump=False)
         else:
@@ -260,8 +259,7 @@ def _definition_line(lines: Sequence[int], name: str, use: int, function: range)
     """Returns the line among `lines` that defines `name`, which is used on line `use`; `None` without one.
 
     `lines` are in order, and match `definition_pattern`. `function` are the lines of the function with the use. The
-    first of `lines` defines a symbol or an alias. The last of `lines` above `use`, in the function, defines another
-    name.
+    first of `lines` defines a symbol or an alias; another name, the last of `lines` in the function above `use`.
     """
     if name[0] in "@#!":
         return lines[0] if lines else None

@@ -193,7 +193,6 @@ class RowPainter:
         return text, offset
 
     def strips(self, row: int, width: int) -> list[Strip]:
-        """The screen lines of a row."""
         document = self._document
         if document.diff is not None:
             return self._diff_strips(row, document.diff.row(row), document.diff.layout, width)

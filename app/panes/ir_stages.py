@@ -120,7 +120,6 @@ class IrStages:
 
     @property
     def chosen_stage(self) -> Stage | None:
-        """The chosen stage, without its key."""
         row = self.chosen_row
         return row.stage if row else None
 
@@ -303,7 +302,6 @@ class IrStages:
             self._view.choose(row)
 
     def show_failure(self) -> None:
-        """Shows the stage whose pass failed."""
         row = next((row for row in self.rows if row.stage.state == "failed"), None)
         if row is not None:
             self._view.choose(row)

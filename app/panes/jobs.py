@@ -134,8 +134,7 @@ class Jobs:
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
         """Waits for the answer to a request of the session. If the request fails, shows the reason and returns `None`.
 
-        The message is `failed`, such as "not profiled", and the reason. If the user has cancelled the request, it is
-        `stopped`.
+        The message is `failed`, such as "not profiled", and the reason, or `stopped` if the user has cancelled.
         """
         with self.busy():
             return await self._requester.await_answer(request, failed, stopped)

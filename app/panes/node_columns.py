@@ -95,10 +95,7 @@ class NodeColumns(NodeTable):
         return Column("training", 10, cell, min_width=52, key=lambda row: row.training or None)
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
-        """The columns with the precision in which nodes multiply, and with its error and the time that it saves.
-
-        Without measurements, the last two are left out.
-        """
+        """The columns with the precision in which nodes multiply, and, if measured, its error and the time it saves."""
         columns = [Column("precision", 12, self._precision_cell, min_width=60, key=self._precision_sort_key)]
         gains = [self._gain(row) for row in self._all_rows()]
         if any(gain.error is not None for gain in gains):
@@ -113,7 +110,7 @@ class NodeColumns(NodeTable):
         text_of: Callable[[numerics.PrecisionGain], str],
         value_of: Callable[[numerics.PrecisionGain], float | None],
     ) -> Column[NodeRow]:
-        """A column with one of the two numbers of `PrecisionGain`: `value_of` returns it, `text_of` its text."""
+        """A column with one of the two numbers of `PrecisionGain`, which `value_of` returns, and `text_of` as text."""
 
         def cell(row: NodeRow) -> Cell:
             return (text_of(self._gain(row)), "number")

@@ -133,7 +133,6 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self.entries[row]
         is_picked = isinstance(entry, NodeRow) and entry.stable in self.picked
-        # The most important mark that applies.
         marks = ((">", row == self.cursor), ("+", is_picked), ("=", self.mark_of(row).is_linked))
         marker = (next((mark for mark, applies in marks if applies), " "), "key")
         if isinstance(entry, ModuleRow):
@@ -169,7 +168,6 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
-        """Asks for a filter, and shows only the nodes that match it."""
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
@@ -215,7 +213,6 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- the tree ------------------------------------------------------------------------------------------------
 
     def toggle_tree(self) -> None:
-        """Switches between a tree of modules and a flat table."""
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
@@ -242,10 +239,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._move_to_module("")
 
     def _move_to_module(self, path: str) -> None:
-        """Moves the cursor to the row of the module `path`, if it has a row, and draws the table again.
-
-        For "", the cursor moves to the first node.
-        """
+        """Moves the cursor to the row of the module `path` (for "", of the first node), if any, and draws the table."""
         paths = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
         self.cursor = paths.index(path) if path in paths else min(self.cursor, max(len(paths) - 1, 0))
         self.rows_changed()

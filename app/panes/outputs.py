@@ -375,7 +375,6 @@ class OutputsPane(Pane):
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_diagnostic(self) -> None:
-        """Opens a screen with the whole diagnostic."""
         self.context.dialogs.open_problem(self.state.problem)
 
     def text_to_copy(self) -> str:

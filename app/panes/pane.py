@@ -128,11 +128,10 @@ class LinkedPane(Pane):
         self._drawn_marks: dict[int, RowMark] = {}
 
     def mark_of(self, row: int) -> RowMark:
-        """The current mark of a row."""
         raise NotImplementedError
 
     def refresh_marks(self) -> None:
-        """Draws the rows on the screen again whose marks have changed."""
+        """Redraws the rows on the screen whose marks have changed."""
         self.refresh_rows([row for row in self.rows_on_screen() if self.mark_of(row) != self._drawn_marks.get(row)])
 
     def background(self, row: int) -> str:

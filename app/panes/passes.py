@@ -428,7 +428,6 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(index)
 
     def edit_options(self) -> None:
-        """Edits the options of the pass under the cursor in a form."""
         row = self.current
         if row is None or row.step is None:
             return

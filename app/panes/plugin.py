@@ -112,7 +112,6 @@ class PluginPane(LinkedPane):
         return (str(self._hosted_pane.title) if self._hosted_pane is not None else "") or source.name
 
     def close(self) -> None:
-        """Ends the thread of the pane that is shown."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -278,7 +277,6 @@ class PluginPane(LinkedPane):
             self._draw_soon()
 
     def go_to_node(self) -> None:
-        """Goes to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
             self.context.selection.go_to_one_of((node,))

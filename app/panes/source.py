@@ -344,7 +344,6 @@ class SourcePane(Pane, CodeView):
         return self.line.text if self.line is not None else ""
 
     def copy(self) -> None:
-        """Copies the line at the cursor, or the selected lines."""
         rows = self.selected_range
         if len(rows) == 1:
             super().copy()

@@ -132,7 +132,6 @@ class DetailScreen(TextScreen[None]):
 
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:
-    """Returns a screen with the full diagnostic."""
     lines = diagnostic_lines(problem, DIAGNOSTIC_WIDTH)
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]

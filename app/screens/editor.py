@@ -169,7 +169,6 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_problem(self._problem)
 
     def show_note(self, lines: list[Cells]) -> None:
-        """Shows a message under the text."""
         from rich.text import Text
 
         look = look_of(self.app.theme)

@@ -91,10 +91,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             yield Prompt()
 
     def fit(self) -> None:
-        """Places the sides next to each other on a wide screen, and shows the keys that fit.
-
-        The box always fills the screen.
-        """
+        """Places the sides next to each other on a wide screen, and shows the keys that fit in the box."""
         self.query_one("#sides").set_class(self.app.size.width >= MIN_SIDE_BY_SIDE_WIDTH, "-side-by-side")
         self.query_one("#box").border_subtitle = self.keys_text()
 
@@ -198,7 +195,6 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return self._views.index(self._view)  # type: ignore[arg-type]
 
     def action_other_side(self) -> None:
-        """Moves the focus to the other side."""
         self._view = self._views[1 - self._side]
         self._view.focus()
         for view in self._views:
@@ -223,7 +219,6 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.scroll_sideways(by)
 
     def action_copy(self) -> None:
-        """Copies the lines of the side that has focus."""
         self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
 
     def action_compare(self) -> None:
@@ -233,10 +228,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             self.dismiss(ComparedStages(self._pipelines[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
-        """Closes the screen with the line under the cursor if its side has the current recipe.
-
-        Otherwise, closes the screen with all stages of that side.
-        """
+        """Closes the screen with the line under the cursor, or, on the side of another recipe, with all its stages."""
         shown, line = self._shown_stage(self._side), self._views[self._side].current
         if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()

@@ -189,10 +189,7 @@ def _error_size(deviation: Deviation | None) -> float | None:
 
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
-    """Returns the error or the own error of a node: the one that is the larger multiple of its tolerance.
-
-    Returns `None` if neither was measured.
-    """
+    """Returns the error or the own error of a node, whichever is the larger multiple of its tolerance, if measured."""
     deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
     return max(deviations, key=numerics.tolerance_multiple, default=None)
 

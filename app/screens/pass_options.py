@@ -91,7 +91,6 @@ class OptionScreen(AnsweringScreen[Options]):
         line.display = bool(error)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Clears the error of a field when the user edits it."""
         self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
 
 

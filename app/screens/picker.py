@@ -133,7 +133,6 @@ class PickerScreen(AnsweringScreen[Any]):
             self._preview_current()
 
     def _show_count(self) -> None:
-        """Shows how many of the entries match the query."""
         count = f"{len(self.query_one(ChoiceList).matches)}/{len(self._choices)}"
         self.query_one("#box").border_subtitle = f"{count}, enter chooses, escape cancels"
 

@@ -110,10 +110,7 @@ def _run_time(row: PipelineFacts) -> float | None:
 
 
 def _speedup(row: PipelineFacts) -> float | None:
-    """Returns the time of eager divided by the time of the compiled code.
-
-    Returns `None` without a run, and for a result that does not match or was not compared.
-    """
+    """Returns the time of eager divided by the time of the compiled code; `None` without a result that matches."""
     report = row.report
     if report is None or report.wrong or report.not_compared or not report.compiled.median:
         return None

@@ -84,7 +84,6 @@ class FlameTree(CursorView):
         ]
 
     def toggle_fold(self) -> None:
-        """Folds or unfolds the module under the cursor."""
         entry = self._rows[self.cursor].entry
         if entry.children:
             self._folded ^= {id(entry)}
@@ -155,7 +154,6 @@ def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
-    """Returns the columns of the table of instructions."""
     return (
         Column(
             "share",

@@ -50,10 +50,7 @@ class ResultRows(CursorView):
         self._width = 0
 
     def on_resize(self) -> None:
-        """Makes the rows again if the width has changed.
-
-        The cursor stays on its entry. Without one, it goes to the first entry that can be chosen.
-        """
+        """Makes the rows again. The cursor stays on its entry, or else goes to the first entry that can be chosen."""
         if self.width != self._width:
             current, self._width = self.entry, self.width
             self._rows = self.rows_at(self.width)
@@ -113,7 +110,6 @@ class ResultRows(CursorView):
 
     @property
     def entry(self) -> Entry | None:
-        """The entry under the cursor, if any."""
         return self._rows[self.cursor].entry if self._rows else None
 
     def row_cells(self, row: int, width: int) -> Cells:
@@ -345,7 +341,6 @@ def _first_line(result: Result) -> str:
 
 
 def engine_lines(state: State) -> list[Cells]:
-    """Returns the state of the engine and of its workers."""
     welcome = state.welcome
     rows: list[tuple[str, str]] = [("state", state.engine)]
     if welcome is not None:

@@ -37,10 +37,7 @@ class _Row(NamedTuple):
 
 
 class SearchResultList(CursorView):
-    """The stages with matches, and below each unfolded stage its first lines with matches.
-
-    A stage has as many such rows as the engine has sent excerpts.
-    """
+    """The stages with matches, and below each unfolded stage its lines with excerpts: the first ones with matches."""
 
     def __init__(self, stages: Sequence[StageHits]) -> None:
         super().__init__()
@@ -86,7 +83,6 @@ class SearchResultList(CursorView):
         return [marker, (number_text, "number"), (excerpt, "text")]
 
     def toggle_fold(self) -> None:
-        """Folds or unfolds the stage under the cursor."""
         if self._rows:
             stage_index = self._rows[self.cursor].stage_index
             self._unfolded ^= {stage_index}

@@ -81,7 +81,6 @@ class ValueGrid(CursorView):
         self.cursor, self.column, self.first_column = 0, 0, 0
 
     def show_map(self, difference_map: DifferenceMap) -> None:
-        """Shows a difference map instead of the values."""
         self.map = difference_map
         self.go_home()
         self.redraw_values()
@@ -118,7 +117,6 @@ class ValueGrid(CursorView):
         return [[(f"{'':{_NAME_WIDTH + 2}}", "dim"), ("".join(names), "dim")]]
 
     def _visible_range(self) -> range:
-        """The columns on the screen."""
         return range(self.first_column, min(self.first_column + self.visible_columns, self.columns))
 
     def row_cells(self, row: int, width: int) -> Cells:
@@ -242,10 +240,7 @@ class ValuesScreen(ListScreen[None]):
         return self._tensors[self._tensor_index]
 
     def _show(self, side: ValueKind | None = None) -> None:
-        """Shows a side of the current tensor with the current slices.
-
-        `None` stands for the side that was shown last, or, if the tensor lacks that side, its first one.
-        """
+        """Shows a side (`None`: the last shown or else the first one) of the current tensor with the current slices."""
         sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.current_tensor.tensor.name)

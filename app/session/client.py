@@ -139,7 +139,6 @@ class EngineClient:
 
     @property
     def handshake_done(self) -> bool:
-        """Whether an engine has answered the greeting."""
         return self.welcome is not None
 
     def ping(self) -> None:

@@ -106,7 +106,6 @@ class Session:
 
     @property
     def inputs(self) -> InputChoice:
-        """The inputs of the next run."""
         return self.state.next_inputs
 
     @inputs.setter
@@ -453,7 +452,6 @@ class Session:
         self.notify(STATE_TOPICS)
 
     def cancel(self) -> None:
-        """Cancels all running requests."""
         if self._client is not None:
             _send_if_running(self._client, p.Cancel(0))
             self.notify(STATUS)

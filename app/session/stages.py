@@ -196,7 +196,6 @@ class StageBoard:
 
     @property
     def failed_stage(self) -> Stage | None:
-        """The last failed stage, or `None`."""
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
@@ -294,7 +293,6 @@ class GraphState:
             self.board.begin("compiling")
 
     def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
-        """Records that the compilation of `recipe` is complete."""
         self.compiled_recipe, self.remarks, self.notes = recipe, frame.remarks, frame.notes
         self.compile_seconds, self.n_reused_stages = frame.seconds, frame.reused
         self.problems.pop("compile", None)

@@ -198,10 +198,7 @@ class NodeLines(CursorView):
         return [[(f" {line}", "bad")] for lines in wrapped for line in lines][:MAX_PROBLEM_LINES]
 
     def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Shows `lines` without their common indentation. The cursor starts at the line with the number `line`, if any.
-
-        Without such a line, it starts at the first one.
-        """
+        """Shows `lines` without their common indentation, with the cursor on number `line`, or else on the first."""
         dedented = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, dedented, strict=True)]
         self._subtitle, self.note, self.problem = subtitle, note, problem

@@ -157,7 +157,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def look(self) -> Look:
-        """The styles of the current theme."""
         return look_of(self.app.theme)
 
     @property
@@ -367,7 +366,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
                 run_start = index + 1
 
     def refresh_edges(self) -> None:
-        """Draws the head and the foot again."""
         if self._head_height:
             self.refresh(Region(0, 0, self.width, self._head_height))
         height = self.size.height

@@ -274,7 +274,6 @@ class PlotView(PlotWidget, can_focus=False):
         return left - margin, right + margin
 
     def _x_range(self) -> tuple[float, float]:
-        """The visible horizontal range."""
         return self._visible_range or self._full_x_range()
 
     def _y_range(self, low: float, high: float) -> tuple[float, float]:
@@ -357,7 +356,6 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- the mouse -----------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the point nearest to a click."""
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return

@@ -286,7 +286,6 @@ class ViewSearch:
         self._view.report_search(f"/{typed}  {self.matches.position_text(line)}")
 
     def _remember_shown(self, line: int) -> None:
-        """Remembers the match that the view shows now."""
         self._shown_line, self._cursor_line = line, self._view.search_line
 
     def _when_loaded(self, action: Callable[[], object]) -> None:

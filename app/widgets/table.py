@@ -68,10 +68,7 @@ class ColumnSort(Generic[Row]):
         self.descending = False
 
     def move_choice(self, columns: Sequence[Column[Row]], offset: int) -> None:
-        """Chooses the column `offset` columns to the right of the chosen one; the first column if none is chosen.
-
-        `columns` are the visible ones.
-        """
+        """Chooses the visible column `offset` columns to the right of the chosen one; the first if none is chosen."""
         names = [column.name for column in columns if column.name]
         index = names.index(self.chosen) + offset if self.chosen in names else 0
         self.chosen = names[max(0, min(index, len(names) - 1))] if names else ""
