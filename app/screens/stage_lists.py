@@ -114,7 +114,7 @@ class SearchResultList(CursorView):
 class SearchResultsScreen(ListScreen[StagePosition | None]):
     """The matching lines of all stages. Returns the position of the chosen line, or `None`.
 
-    `title` is what was searched for, and `summary` the number of matches or stages.
+    `title` is what was searched for, and `summary` says in which lines or stages it is.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

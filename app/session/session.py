@@ -106,6 +106,7 @@ class Session:
 
     @property
     def inputs(self) -> InputChoice:
+        """The inputs of the next run."""
         return self.state.next_inputs
 
     @inputs.setter

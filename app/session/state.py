@@ -285,7 +285,7 @@ class State:
         return handler(self, frame) if handler else frozenset()
 
     def add_extracted_graph(self, frame: p.Extracted) -> None:
-        """Adds an extracted graph, unless it exists. Removes the graphs from its number on before."""
+        """Adds an extracted graph, unless it exists, in place of the graphs from its number on."""
         if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
             return
         self.graphs = (*self.graphs[: frame.graph], frame.info)

@@ -150,9 +150,9 @@ class NodeLine(NamedTuple):
 
 
 class NodeLines(CursorView):
-    """Shows the IR lines of one node under `title`, and below them `problem`, the text of an error, "" without one.
+    """Shows the IR lines of one node under `title`. Without lines, shows `note`.
 
-    Without lines and problem, shows `note`. `left` is the first column of the lines on the screen.
+    `problem` is the text of an error, which is shown below the lines. `left` is their first column on the screen.
     """
 
     def __init__(self, title: str) -> None:

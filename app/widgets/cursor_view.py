@@ -103,7 +103,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # The heights of head and foot, in lines.
     _head_height = 0
     _foot_height = 0
-    # The first visible row line if `wrapped` is set. Textual's scroll offset is its row.
+    # The first visible row line if `wrapped` is set. Its row is Textual's scroll offset.
     _wrapped_top = RowLine(0)
     # The cached result of `visible_lines`, after the key of all values that it depends on.
     _visible_lines: tuple[object, list[RowLine]] | None = None
