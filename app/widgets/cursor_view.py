@@ -280,7 +280,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        # Computed once for all lines, because Textual computes both from several regions each time.
+        # Computed once for all lines, because Textual derives width and height from several regions.
         self._rendered_size = Size(self.width, self.size.height)
         return super().render_lines(crop)
 
