@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from textual.app import App
 from textual.timer import Timer
@@ -26,10 +26,11 @@ from buddy.compiler.protocol import GraphInfo, NodeRow
 # ---- layout ----------------------------------------------------------------------------------------------------------
 
 
-# With fewer columns, only one pane is visible; with more, the wide layout is used.
+# A screen with fewer columns is narrow: it shows only one pane.
 MIN_WIDTH_OF_SEVERAL_PANES = 100
+# A screen with at least this many columns has the wide layout.
 MIN_WIDE_WIDTH = 140
-# With fewer columns but at least this many lines, the source pane stays below the only pane.
+# A narrow screen with at least this many lines also shows the source pane, below the one pane.
 MIN_HEIGHT_OF_SPLIT = 20
 
 
@@ -37,8 +38,8 @@ class Layout:
     """Shows all panes or, on a narrow screen or when zoomed, only the pane that has focus, `pane_id`.
 
     On a narrow but high screen, the source pane, if it is turned on, is shown below that pane. `shows_source` and
-    `shows_plugin` tell whether these panes are turned on. `panes` are the widgets to arrange, by their ids; the
-    application sets them before it runs.
+    `shows_plugin` are whether the source pane and the plug-in pane are turned on. `panes` are the widgets to arrange,
+    by their ids; the application sets them before it runs.
     """
 
     def __init__(self, app: App[Any], status: Status) -> None:
@@ -55,8 +56,8 @@ class Layout:
     @property
     def visible_order(self) -> tuple[actions.Pane, ...]:
         """The panes that are not turned off, in tab order."""
-        hidden = {"source": not self.shows_source, "plugin": not self.shows_plugin}
-        return tuple(pane for pane in actions.PANES if not hidden.get(pane, False))
+        is_turned_on = {"source": self.shows_source, "plugin": self.shows_plugin}
+        return tuple(pane for pane in actions.PANES if is_turned_on.get(pane, True))
 
     @property
     def shows_one_pane(self) -> bool:
@@ -64,7 +65,7 @@ class Layout:
         return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None, height: int | None = None) -> None:
-        """Set the CSS classes of screen, columns and panes that `workbench.tcss` arranges them by, and the titles.
+        """Sets the titles of panes, and the CSS classes by which `workbench.tcss` arranges screen, columns and panes.
 
         The default for `width` and `height`, in cells, is the size of the screen.
         """
@@ -74,7 +75,7 @@ class Layout:
         is_split = narrow and self.shows_source and not self.zoomed and height >= MIN_HEIGHT_OF_SPLIT
         if self.pane_id != "source":
             self._pane_above_source = self.pane_id
-        # The panes that are visible if only one or two are.
+        # The visible panes of a narrow or zoomed screen.
         shown = {self._pane_above_source, "source"} if is_split else {self.pane_id}
         screen.set_class(narrow or self.zoomed, "-folded")
         screen.set_class(is_split, "-split")
@@ -91,11 +92,10 @@ class Layout:
             column.set_class(in_column == {"source"} and is_split, "-strip")
 
     def title_of(self, pane: actions.Pane) -> str:
-        """The title in the border of a pane."""
         return self.titles.get(pane, actions.PANE_TITLES[pane])
 
     def note_focus(self, pane: actions.Pane) -> None:
-        """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
+        """Updates the layout after `pane` has got focus without `show_pane`, for example by the mouse."""
         if pane != self.pane_id:
             self.pane_id = pane
             self.arrange()
@@ -103,23 +103,23 @@ class Layout:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Focus a pane, and show it if only one pane is shown."""
+        """Moves the focus to a pane. If only one pane is shown, shows this one."""
         self.pane_id = pane
         self.arrange()
         self._focus()
         self._status.redraw()
 
     def _focus(self) -> None:
-        """Move the focus at once, because the next key belongs to this pane."""
         pane = self.panes[self.pane_id]
+        # The next key belongs to this pane, and `pane.focus` would move the focus only later.
         pane.screen.set_focus(pane)
 
     def next_pane(self) -> None:
-        """Focus the next pane in tab order; after the last one, the first."""
+        """Moves the focus to the next pane in tab order; after the last one, to the first."""
         self._focus_neighbour(1)
 
     def previous_pane(self) -> None:
-        """Focus the previous pane in tab order; before the first one, the last."""
+        """Moves the focus to the previous pane in tab order; before the first one, to the last."""
         self._focus_neighbour(-1)
 
     def _focus_neighbour(self, offset: int) -> None:
@@ -127,7 +127,6 @@ class Layout:
         self.show_pane(self.visible_order[(index + offset) % len(self.visible_order)])
 
     def toggle_source(self) -> None:
-        """Show or hide the source pane."""
         self.shows_source = not self.shows_source
         if not self.shows_source and self.pane_id == "source":
             self.show_pane(self._pane_above_source)
@@ -137,20 +136,21 @@ class Layout:
             self.show_pane("source")
 
     def show_plugin(self) -> None:
-        """Show the plug-in pane, and focus it."""
+        """Shows the plug-in pane, and focuses it."""
         self.shows_plugin = True
         self.show_pane("plugin")
 
     def hide_plugin(self) -> None:
-        """Hide the plug-in pane. If it has focus, focus the IR pane, or the pane that had focus before."""
+        """Hides the plug-in pane. If it has focus, moves the focus to the IR pane."""
         self.shows_plugin = False
-        self._pane_above_source = "ir" if self._pane_above_source == "plugin" else self._pane_above_source
+        if self._pane_above_source == "plugin":
+            self._pane_above_source = "ir"
         if self.pane_id == "plugin":
             self.show_pane(self._pane_above_source)
         self.arrange()
 
     def toggle_zoom(self) -> None:
-        """Show only the pane that has focus, or all panes again."""
+        """Shows only the pane that has focus, or all panes again."""
         self.zoomed = not self.zoomed
         self.arrange()
         self._focus()
@@ -167,20 +167,28 @@ class SelectionView(Protocol):
     """A pane that shows the selection."""
 
     def selection_changed(self, previous: str) -> None:
-        """Update the marks of rows, after another node than `previous` has been selected."""
+        """Updates the marks of rows. `previous` is the stable name of the node that was selected before."""
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to the row of a node, and scroll to it."""
+        """Moves the cursor to the row of the node with that stable name, and scrolls to it."""
 
     def follow_selection(self) -> object:
-        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+        """Moves the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+
+
+class _LinkedNodes(NamedTuple):
+    """The nodes of the linked Python line `location`, as `lines` has them."""
+
+    location: PythonLocation | None
+    lines: PythonLines
+    nodes: frozenset[str]
 
 
 class Selection:
     """The selected node, which all panes mark, and the linked Python line, whose nodes they highlight.
 
-    `node` is the stable name of the selected node: a name that stays the same if nodes are renumbered; "" for none.
-    `views` are the panes; the application sets them before it runs.
+    `node` is the stable name of the selected node, "" for none. A stable name stays the same if nodes are renumbered;
+    all nodes are given by their stable names here. `views` are the panes; the application sets them before it runs.
     """
 
     def __init__(self, jobs: Jobs, dialogs: Dialogs, layout: Layout) -> None:
@@ -188,17 +196,18 @@ class Selection:
         self.views: Sequence[SelectionView] = ()
         self._follow_timer: Timer | None = None
         self._info: GraphInfo | None = None
+        # The name in the graph, and the Python file and line, of each node.
         self._names: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self.node = ""
         self.python_lines = PythonLines()
         # The line under the cursor of the source pane, if that cursor has moved after the last selection of a node.
         self._source_line: PythonLocation | None = None
-        # The cached result of `linked_nodes` (last), after what it depends on: the linked line, the lines of the graph.
-        self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.python_lines, frozenset())
+        # The cached result of `linked_nodes`, and what it depends on.
+        self._linked = _LinkedNodes(None, self.python_lines, frozenset())
 
     def set_graph(self, info: GraphInfo) -> None:
-        """Read the names and the Python lines of the nodes of a graph, unless it is the current graph."""
+        """Reads the names and the Python lines of the nodes of a graph, unless it is the current graph."""
         if info is self._info:
             return
         self._info, self._source_line = info, None
@@ -216,7 +225,7 @@ class Selection:
 
     @property
     def linked_location(self) -> PythonLocation | None:
-        """The linked Python line: that of the source pane's cursor if it moved last, else that of the selected node."""
+        """The linked Python line: if the source pane's cursor moved last, its line; else the selected node's line."""
         return self._source_line or self.python_lines.location_of(self.node)
 
     @property
@@ -225,56 +234,56 @@ class Selection:
         if not self._layout.shows_source:
             return frozenset()
         location, lines = self.linked_location, self.python_lines
-        if self._linked[:2] != (location, lines):
+        if (self._linked.location, self._linked.lines) != (location, lines):
             nodes = frozenset(lines.nodes_of(location)) if location is not None else frozenset[str]()
-            self._linked = (location, lines, nodes)
-        return self._linked[2]
+            self._linked = _LinkedNodes(location, lines, nodes)
+        return self._linked.nodes
 
     def colour_of(self, nodes: Sequence[str]) -> str:
         """The role that colours the Python line of `nodes` in every pane; "" while the source pane is hidden."""
         return self.python_lines.colour_of(nodes) if self._layout.shows_source else ""
 
     def select_node(self, stable: str) -> None:
-        """Select a node in every pane."""
         self._source_line = None
         self._select(stable)
 
     def _select(self, stable: str) -> None:
-        """Select a node, and let all panes update their marks. The linked line of the source pane remains."""
+        """Selects a node, and lets all panes update their marks. The linked line of the source pane remains."""
         previous, self.node = self.node, stable
         for view in self.views:
             view.selection_changed(previous)
 
     def select_row(self, row: NodeRow | None) -> None:
-        """Select the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
+        """Selects the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
         if row is not None:
             self.select_node(row.stable)
             self._schedule_follow()
 
     def _schedule_follow(self) -> None:
-        """Let the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
+        """Lets the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
         if self._follow_timer is not None:
             self._follow_timer.stop()
         self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
-        """Let the other panes go to the selected node."""
+        """Lets the other panes go to the selected node."""
         for view in self.views:
             view.follow_selection()
 
     def link_line(self, location: PythonLocation) -> None:
-        """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
+        """Links a Python line. Goes to its first node in every pane, unless one of its nodes is selected."""
         self._source_line = location
         nodes = self.python_lines.nodes_of(location)
-        is_selected = not nodes or self.node in nodes
-        self._select(self.node if is_selected else nodes[0])
-        if not is_selected:
+        keeps_node = not nodes or self.node in nodes
+        # Also if the node stays the same: the panes must mark the nodes of the line.
+        self._select(self.node if keeps_node else nodes[0])
+        if not keeps_node:
             for view in self.views:
                 view.show_node(self.node)
             self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:
-        """Select the first of `nodes`, those of a line, and show its row, unless one of them is already selected."""
+        """Selects the first of `nodes`, the nodes of a line, and shows its row, unless one of them is selected."""
         if nodes and self.node not in nodes:
             self._select_and_show(nodes[0])
 
@@ -284,7 +293,7 @@ class Selection:
             view.show_node(node)
 
     def go_to_one_of(self, nodes: tuple[str, ...]) -> None:
-        """Go to the node that a line comes from in the graph pane. If there are several, the user picks one."""
+        """Goes to the node that a line comes from, in the graph pane. Of several `nodes`, the user picks one."""
         if len(nodes) == 1:
             self._go_to_picked(nodes[0])
             return
@@ -341,5 +350,4 @@ class WorkbenchContext:
         return self.session.workspace
 
     def say(self, message: str) -> None:
-        """Show a message on the status line for a few seconds."""
         self.status.say(message)

@@ -61,7 +61,7 @@ class GraphPane(NodeColumns):
         return align_both_ends(left, right, width)
 
     def _node_facts(self, row: NodeRow) -> Cells:
-        """The facts about the node under the cursor in the line under the table."""
+        """The facts about `row`, the node under the cursor, for the line under the table."""
         assignment = self.assignment_of(row)
         if self.workspace.recipe.is_dump:
             return [(short_location(row.location), "dim")]
@@ -72,7 +72,10 @@ class GraphPane(NodeColumns):
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
     def _position_text(self) -> str:
-        """The numbers of picked and filtered nodes, the filter, the order, and the position of the cursor."""
+        """The number of picked nodes, the filter, the order, and `N/TOTAL`.
+
+        N is the number of nodes that match the filter, or, without a filter, the position of the cursor.
+        """
         info = self.state.info
         total = len(info.rows) if info else 0
         order = f"by {self.order.sorted_by}" if self.order.sorted_by and not self.as_tree else ""
@@ -98,18 +101,19 @@ class GraphPane(NodeColumns):
             self.refill()
 
     def refill(self) -> None:
-        """Filter and sort the nodes again. The cursor stays on its node if possible."""
+        """Filters and sorts the nodes again. The cursor stays on its node if possible."""
         current = self.current
         self._read_times()
         rows = self.filtered_rows()
         self.picked &= {row.stable for row in self._all_rows()}
         assignments, recipe = self.state.assignments.values(), self.workspace.recipe
-        has_low_precision = recipe.precision != F32 or bool(recipe.precisions)
+        sets_precision = recipe.precision != F32 or bool(recipe.precisions)
+        has_precision = any(assignment.precision or assignment.integers for assignment in assignments)
         self._training_memory = training_memory(self.state.info) if self.state.info is not None else None
         self._columns = self._make_columns(
             with_reasons=any(assignment.reason for assignment in assignments),
             with_profile=self.state.profile is not None,
-            with_precisions=has_low_precision or any(entry.precision or entry.integers for entry in assignments),
+            with_precisions=sets_precision or has_precision,
         )
         self.rows = self.order.sorted(rows, self._columns)
         self.update_entries()
@@ -117,22 +121,23 @@ class GraphPane(NodeColumns):
         self.rows_changed()
 
     def _restore_cursor(self, node: NodeRow | None) -> None:
-        """Move the cursor to the row of `node`; for `None`, to the first node that is not an input or weight."""
+        """Moves the cursor to the row of `node`; for `None`, to the first node that is not an input or weight."""
         if node is not None:
             self.cursor = self.row_of_node(node.stable) or 0
             return
-        nodes = ((index, entry) for index, entry in enumerate(self.entries) if isinstance(entry, NodeRow))
-        self.cursor = next((index for index, row in nodes if row.opcode not in ("placeholder", "get_attr")), 0)
+        rows = ((index, entry) for index, entry in enumerate(self.entries) if isinstance(entry, NodeRow))
+        self.cursor = next((index for index, row in rows if row.opcode not in ("placeholder", "get_attr")), 0)
         if self.rows:
+            # Two of the inputs stay visible above the cursor.
             self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
 
     def after_move(self) -> None:
-        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
+        # A message would select the node later: this way, the move and the new selection are drawn together.
         self.context.selection.select_row(self.current)
         super().after_move()
 
     def selection_changed(self, previous: str) -> None:
-        """Draw the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
+        """Redraws the rows whose marks have changed: the selected node, and the nodes of its Python line."""
         self.refresh_marks()
 
     def mark_of(self, row: int) -> RowMark:
@@ -142,14 +147,14 @@ class GraphPane(NodeColumns):
         return RowMark(entry.stable == selection.node, entry.stable in selection.linked_nodes)
 
     def show_graph(self, node: str) -> None:
-        """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is not an input."""
+        """Shows another graph, with the cursor on `node`; for "", on the first node that is not an input."""
         self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
             self.show_node(node)
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to a node, without a `Moved` message."""
+        """Moves the cursor to a node, if it has a row, without calling `after_move`."""
         index = self.row_of_node(stable)
         if index is not None:
             self.center(index, notify=False)
@@ -157,18 +162,17 @@ class GraphPane(NodeColumns):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_eager(self) -> None:
-        """Run the nodes of `selected_rows` in eager. If all of them run in eager already, compile them."""
+        """Runs the nodes of `selected_rows` in eager. If all of them run in eager already, compiles them."""
         rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
             self.say("these nodes can only run in eager")
             return
-        compiled = [row for row in rows if self.lowering_of(row) != EAGER]
-        rows_to_change = compiled or rows
+        compiled_rows = [row for row in rows if self.lowering_of(row) != EAGER]
         recipe = self.workspace.recipe
-        for row in rows_to_change:
-            recipe = recipe.with_choice(row.stable, EAGER if compiled else self._restored_lowering(row))
-        names = rows[0].name if len(rows) == 1 else f"{len(rows_to_change)} nodes"
-        self.context.edits.edit(recipe, f"{names} {'in eager' if compiled else 'compiled'}")
+        for row in compiled_rows or rows:
+            recipe = recipe.with_choice(row.stable, EAGER if compiled_rows else self._restored_lowering(row))
+        names = rows[0].name if len(rows) == 1 else f"{len(compiled_rows or rows)} nodes"
+        self.context.edits.edit(recipe, f"{names} {'in eager' if compiled_rows else 'compiled'}")
 
     def _can_toggle(self, row: NodeRow) -> bool:
         """Whether a node is compiled, or runs in eager and could be compiled."""
@@ -176,44 +180,39 @@ class GraphPane(NodeColumns):
         return assignment is not None and (assignment.lowering != EAGER or bool(assignment.compiled_choices))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
-        """The choice to set in the recipe so that a node in eager is compiled; `None` removes the choice of the recipe.
+        """The lowering to set in the recipe so that a node in eager is compiled; `None` removes the recipe's choice.
 
-        If the recipe has a choice for the node, it is eager, and is removed. Otherwise, eager is the default lowering
-        of the node, so the first other lowering is chosen.
+        If the recipe has a choice for the node, it is eager, and must be removed. Otherwise, eager is the default
+        lowering of the node, so the recipe must choose the first other one.
         """
         assignment = self.assignment_of(row)
         choices = assignment.compiled_choices if assignment else []
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
-        """List the lowerings and the precisions of the node under the cursor, and use the chosen one."""
+        """Lists the lowerings and the precisions of the node under the cursor, and uses the chosen one."""
         row = self.current
         assignment = self.assignment_of(row) if row else None
         if row is None or assignment is None:
             return
-        names = dict.fromkeys((*assignment.choices, EAGER))
+        lowering, precision = self.lowering_of(row), self.precision_of(row)
         choices = [
-            PickerChoice(name, nodes.lowering_summary(name, assignment), name, name == self.lowering_of(row))
-            for name in names
+            PickerChoice(name, nodes.lowering_summary(name, assignment), name, marked=name == lowering)
+            for name in dict.fromkeys((*assignment.choices, EAGER))
         ]
         if assignment.multiplies:
-            selected = self.precision_of(row)
             choices += [
-                PickerChoice(name, nodes.PRECISION_TEXTS[name], f"{_PRECISION_PREFIX}{name}", name == selected)
+                PickerChoice(name, nodes.PRECISION_TEXTS[name], _PRECISION_PREFIX + name, marked=name == precision)
                 for name in PRECISIONS
             ]
-        subject = "Lowering and precision" if assignment.multiplies else "Lowering"
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
-        self.app.push_screen(
-            PickerScreen(
-                f"{subject} of {row.display_name} ({nodes.short_target(row.target)})",
-                [*choices, PickerChoice("reset", default, RESET_CHOICE)],
-            ),
-            lambda choice: self._use_choice(row, assignment, choice),
-        )
+        choices.append(PickerChoice("reset", default, RESET_CHOICE))
+        subject = "Lowering and precision" if assignment.multiplies else "Lowering"
+        title = f"{subject} of {row.display_name} ({nodes.short_target(row.target)})"
+        self.app.push_screen(PickerScreen(title, choices), lambda choice: self._use_choice(row, assignment, choice))
 
     def _use_choice(self, row: NodeRow, assignment: Assignment, choice: str | None) -> None:
-        """Set what the user has chosen for `row`: a lowering, a precision, or the defaults; `None` changes nothing.
+        """Sets what the user has chosen for `row`: a lowering, a precision, or the defaults; `None` changes nothing.
 
         If the compiler has reported that the lowering cannot lower the node, shows the reason instead.
         """
@@ -226,16 +225,16 @@ class GraphPane(NodeColumns):
             self.say(f"{row.display_name} cannot be lowered by {choice}: {rejection}")
             return
         if choice == RESET_CHOICE:
-            default = recipe.with_choice(row.stable, None).with_precision(row.stable, None)
-            self.context.edits.edit(default, f"{row.display_name}: default lowering")
+            reset_recipe = recipe.with_choice(row.stable, None).with_precision(row.stable, None)
+            self.context.edits.edit(reset_recipe, f"{row.display_name}: default lowering")
         elif choice is not None:
             self.context.edits.edit(recipe.with_choice(row.stable, choice), f"{row.display_name}: lowering {choice}")
 
     def _set_precision(self, row: NodeRow, precision: Precision) -> None:
-        """Set the precision of the picked nodes that multiply float32; without picked nodes, that of `row`."""
+        """Sets the precision of the picked nodes that multiply float32, or, without such nodes, of `row`."""
         recipe = self.workspace.recipe
-        picked = [other for other in self.selected_rows if self.precision_of(other)] if self.picked else []
-        rows = picked or [row]
+        multiplying = [other for other in self.selected_rows if self.precision_of(other)] if self.picked else []
+        rows = multiplying or [row]
         for other in rows:
             recipe = recipe.with_precision(other.stable, None if precision == recipe.precision else precision)
         names = f"{len(rows)} nodes" if len(rows) > 1 else rows[0].display_name
@@ -247,11 +246,11 @@ class GraphPane(NodeColumns):
         self.refill()
 
     def open_code(self) -> None:
-        """Show the graph as Python code, at the line of the node under the cursor."""
+        """Shows the graph as Python code, at the line of the node under the cursor."""
         self.context.jobs.begin_opening("code", self._open_code)
 
     async def _open_code(self) -> None:
-        """Load the code of the graph and the line of the node under the cursor, then open the screen."""
+        """Loads the code of the graph and the line of the node under the cursor, then opens the screen."""
         info, row = self.state.info, self.current
         if info is None:
             return
@@ -264,13 +263,12 @@ class GraphPane(NodeColumns):
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
-        """Show all facts about the node under the cursor."""
         row = self.current
         if row is not None:
             self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))
 
     def _detail_lines(self, row: NodeRow) -> list[Cells]:
-        """The facts about a node that are known, one per line, and the remarks of passes about it."""
+        """The known facts about a node, one per line, and the remarks of passes about the node."""
         assignment = self.assignment_of(row)
         facts = {
             "opcode": row.opcode,
@@ -303,7 +301,10 @@ class GraphPane(NodeColumns):
         return lines
 
     def _precision_text(self, row: NodeRow) -> str:
-        """The precision in which a node multiplies, and why not in the recipe's; empty if it multiplies no float32."""
+        """The precision in which a node multiplies, and the reason if the recipe sets another one.
+
+        Empty if the node multiplies no float32.
+        """
         assignment = self.assignment_of(row)
         if assignment is None:
             return ""

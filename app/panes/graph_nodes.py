@@ -23,7 +23,7 @@ from buddy.compiler.protocol.errors import BuddyError
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """A module in the tree: its full path, its depth (0 at the top), and its nodes, with those of nested modules."""
+    """A module in the tree: its full path, its depth (0 at the top), and its nodes, including nested modules' nodes."""
 
     path: str
     depth: int
@@ -41,12 +41,13 @@ TreeRow = NodeRow | ModuleRow
 
 @dataclass
 class _Module:
-    """A module while the tree is built. `nodes` includes those of nested modules; the root has the path ""."""
+    """A module while the tree is built. `nodes` includes the nodes of nested modules; the root has the path ""."""
 
     path: str
     nodes: list[NodeRow] = field(default_factory=list)
     # The nodes and modules directly inside, in the order of their first node.
     entries: list[NodeRow | _Module] = field(default_factory=list)
+    # The modules directly inside, by the last component of their paths.
     modules: dict[str, _Module] = field(default_factory=dict)
 
 
@@ -64,7 +65,7 @@ def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]
 
 
 def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
-    """Add a node to all modules that contain it, which are created if necessary. Returns the innermost one."""
+    """Adds a node to the `nodes` of all modules that contain it, and creates missing modules. Returns the innermost."""
     module = root
     for name in row.module.split(".") if row.module else ():
         if name not in module.modules:
@@ -77,7 +78,7 @@ def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
 
 
 def _append_rows(module: _Module, depth: int, folded: Collection[str], result: list[TreeRow]) -> None:
-    """Append the rows of the entries of a module, which is at `depth` (-1 for the root), to `result`."""
+    """Appends the rows of the entries of a module, which is at `depth` (-1 for the root), to `result`."""
     for entry in module.entries:
         if isinstance(entry, NodeRow):
             result.append(entry)
@@ -130,9 +131,10 @@ class FilterError(BuddyError, ValueError):
 class NodeFacts:
     """The properties of a node that a filter can test.
 
-    `function` is the MLIR function with the node, and `uses` the number of its users. `err` is the error of the node in
-    the program, and `own` that of the node compiled alone; both are NaN if not measured. `seconds` is its time in a
-    profile, `None` if not measured. `searched_text` is the lower-case text in which words of a filter are searched.
+    `function` is the MLIR function with the node, and `uses` the number of the node's users. `err` is the error of the
+    node in the program, and `own` the error of the node compiled alone; both are NaN if not measured. `seconds` is its
+    time in a profile, `None` if not measured. `searched_text` is the lower-case text in which a filter's words are
+    searched.
     """
 
     row: NodeRow
@@ -150,7 +152,7 @@ class NodeFacts:
         object.__setattr__(self, "searched_text", text.lower())
 
 
-# The text fields. A pattern matches a node if it matches one of the values of the field.
+# The values of each text field for a node. A pattern matches the node if it matches one of them.
 _TEXT_FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "op": lambda facts: [op_kind(facts.row), facts.row.target, facts.row.opcode],
     "name": lambda facts: [facts.row.display_name, facts.row.short_name, facts.row.name],
@@ -163,7 +165,7 @@ _TEXT_FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "training": lambda facts: [facts.row.training],
     "line": lambda facts: [facts.row.location, facts.row.location.rpartition("/")[2]],
 }
-# The numeric fields. NaN, for a node without a value, fulfils no comparison.
+# The value of each numeric field for a node. NaN, which stands for no value, fulfils no comparison.
 _NUMERIC_FIELDS: dict[str, Callable[[NodeFacts], float]] = {
     "mem": lambda facts: facts.row.bytes,
     "index": lambda facts: facts.row.index,
@@ -176,19 +178,19 @@ _NUMERIC_FIELDS: dict[str, Callable[[NodeFacts], float]] = {
 
 
 def op_kind(row: NodeRow) -> str:
-    """Returns the op without its namespace and overload: `mm` of `aten.mm.default`."""
+    """Returns the op of a node without its namespace and overload: `mm` for `aten.mm.default`."""
     target = row.target.removeprefix("<built-in function ").removesuffix(">")
-    parts = target.split(".")
-    return parts[1] if len(parts) == 3 else parts[-1]
+    components = target.split(".")
+    return components[1] if len(components) == 3 else components[-1]
 
 
 def parse_filter(text: str, unavailable: Mapping[str, str] = _ALL_AVAILABLE) -> Predicate:
     """Parses a filter to a predicate.
 
-    A filter consists of conditions, all of which must be true. A word is true for nodes whose name, target, shape,
-    module, opcode or lowering contains it. `field:pattern` matches a field, with the wildcards `*` and `?`.
-    `field>value` (also `<`, `>=`, `<=`, `=`) compares a number; nodes have the numbers `err` and `own` after a
-    comparison of nodes with eager. A `-` before a condition negates it.
+    A filter consists of conditions, separated by spaces, all of which must be true. A word is true for nodes whose
+    name, target, shape, module, opcode or lowering contains it. `field:pattern` matches a field, with the wildcards
+    `*` and `?`. `field>value` (also `<`, `>=`, `<=`, `=`) compares a number; nodes have the numbers `err` and `own`
+    after a comparison of nodes with eager. A `-` before a condition negates it.
 
     `unavailable` are the numeric fields without values, each with an error message. Raises `FilterError` for an invalid
     filter, and, with that message, for a filter that uses one of these fields.
@@ -202,26 +204,26 @@ def _parse_condition(condition: str, unavailable: Mapping[str, str]) -> Predicat
     positive = condition.lstrip("-") or "-"
     if positive != condition:
         is_true = _parse_condition(positive, unavailable)
-        # An even number of `-` cancels out.
-        is_negated = (len(condition) - len(positive)) % 2 == 1
-        return (lambda facts: not is_true(facts)) if is_negated else is_true
+        n_negations = len(condition) - len(positive)
+        return (lambda facts: not is_true(facts)) if n_negations % 2 == 1 else is_true
     numeric_match = _NUMBER_CONDITION.match(condition)
     if numeric_match is not None:
         return _numeric_predicate(condition, numeric_match, unavailable)
     name, colon, pattern = condition.partition(":")
     name = FILTER_FIELDS.get(name, name)
-    if not colon or name not in _TEXT_FIELDS:
-        if colon and name in _NUMERIC_FIELDS:
-            raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
-        if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
-            raise FilterError(f"unknown field {name!r}; known: {', '.join(_TEXT_FIELDS)}")
-        return lambda facts: condition.lower() in facts.searched_text
-    values_of = _TEXT_FIELDS[name]
-    return lambda facts: any(fnmatchcase(value.lower(), pattern.lower()) for value in values_of(facts))
+    if colon and name in _TEXT_FIELDS:
+        values_of = _TEXT_FIELDS[name]
+        return lambda facts: any(fnmatchcase(value.lower(), pattern.lower()) for value in values_of(facts))
+    if colon and name in _NUMERIC_FIELDS:
+        raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
+    # A word with `::`, such as a C++ name, has no field.
+    if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
+        raise FilterError(f"unknown field {name!r}; known: {', '.join(_TEXT_FIELDS)}")
+    return lambda facts: condition.lower() in facts.searched_text
 
 
 def _numeric_predicate(condition: str, match: re.Match[str], unavailable: Mapping[str, str]) -> Predicate:
-    """Parses a comparison with a number, which `_NUMBER_CONDITION` matched."""
+    """Parses a comparison with a number. `match` is the match of `_NUMBER_CONDITION` in `condition`."""
     name, unit = match["field"], match["unit"].lower()
     if name not in _NUMERIC_FIELDS:
         raise FilterError(f"unknown numeric field {name!r}; known: {', '.join(_NUMERIC_FIELDS)}")
@@ -229,8 +231,8 @@ def _numeric_predicate(condition: str, match: re.Match[str], unavailable: Mappin
         raise FilterError(unavailable[name])
     units = _TIME_UNITS if name == "time" else _BYTE_UNITS
     if unit not in units:
-        known = "us, ms, s" if name == "time" else "kB, MB, GB"
-        raise FilterError(f"unknown unit {match['unit']!r} in {condition!r}; known: {known}")
+        known_units = "us, ms, s" if name == "time" else "kB, MB, GB"
+        raise FilterError(f"unknown unit {match['unit']!r} in {condition!r}; known: {known_units}")
     value_of, is_true = _NUMERIC_FIELDS[name], _COMPARISONS[match["comparison"]]
     bound = float(match["value"]) * units[unit]
     return lambda facts: is_true(value_of(facts), bound)
@@ -239,8 +241,10 @@ def _numeric_predicate(condition: str, match: re.Match[str], unavailable: Mappin
 # ---- neighbours and drawings -----------------------------------------------------------------------------------------
 
 
-# Sizes in pixels of an SVG drawing: of characters and lines (at font size 12), padding of boxes, gaps between boxes.
-_CHARACTER_WIDTH, _LINE_HEIGHT, _PADDING, _GAP_X, _GAP_Y = 7, 16, 8, 24, 40
+# Sizes in pixels of an SVG drawing: of a character and a line at font size 12, of the padding in a box, and of the
+# horizontal and the vertical gap between boxes.
+_CHARACTER_WIDTH, _LINE_HEIGHT = 7, 16
+_PADDING, _GAP_X, _GAP_Y = 8, 24, 40
 # The distance in pixels from the bottom of a line to the baseline of its text.
 _DESCENT = 2
 
@@ -255,7 +259,7 @@ class _Box(NamedTuple):
 
 
 class NodeNeighbours:
-    """The edges of the graph with the nodes `rows`. The attribute `rows` has the nodes by index."""
+    """The edges of the graph with the nodes `rows`. The attribute `rows` maps an index to the node."""
 
     def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = {row.index: row for row in rows}
@@ -275,24 +279,21 @@ class NodeNeighbours:
 
     def within(self, row: NodeRow, distance: int) -> list[NodeRow]:
         """The nodes that are at most `distance` edges away from `row`, in graph order."""
-        reached, frontier = {row.index}, [row]
+        reached, newly_reached = {row.index}, [row]
         for _ in range(distance):
             neighbours = {
-                other.index: other for node in frontier for other in (*self.producers(node), *self.users(node))
+                other.index: other for node in newly_reached for other in (*self.producers(node), *self.users(node))
             }
-            frontier = [other for index, other in neighbours.items() if index not in reached]
+            newly_reached = [other for index, other in neighbours.items() if index not in reached]
             reached |= set(neighbours)
         return [self.rows[index] for index in sorted(reached)]
 
 
 def _label_lines(row: NodeRow) -> list[str]:
     """Returns the lines of a node's label: its name, its op if the name does not contain it, and its type."""
-    kind = op_kind(row) if row.opcode.startswith("call") else row.opcode
-    return [
-        row.display_name,
-        *([kind] if kind not in row.display_name else []),
-        " ".join(filter(None, (row.dtype, row.shape))),
-    ]
+    op = op_kind(row) if row.opcode.startswith("call") else row.opcode
+    op_lines = [op] if op not in row.display_name else []
+    return [row.display_name, *op_lines, " ".join(filter(None, (row.dtype, row.shape)))]
 
 
 def draw_dot(rows: Sequence[NodeRow], centre: NodeRow) -> str:
@@ -313,7 +314,10 @@ def _escape(text: str) -> str:
 
 
 def draw_svg(rows: Sequence[NodeRow], centre: NodeRow) -> str:
-    """Returns the nodes and the edges between them as SVG; each node is below its operands. `centre` is emphasised."""
+    """Returns the nodes and the edges between them as SVG. Each node is below its operands. `centre` is emphasised.
+
+    `rows` must be in topological order.
+    """
     layers = _layers(rows)
     boxes = _boxes(layers)
     width = max(box.left + box.width for box in boxes.values()) + _PADDING
@@ -331,58 +335,61 @@ def draw_svg(rows: Sequence[NodeRow], centre: NodeRow) -> str:
 
 
 def _layers(rows: Sequence[NodeRow]) -> list[list[NodeRow]]:
-    """Assigns nodes to layers, top down. `rows` must be in topological order."""
-    # The length of the longest path to each node.
-    depth: dict[int, int] = {}
+    """Returns the nodes in layers, top down: operands are in earlier layers than their users."""
+    # The length of the longest path to each node, by index.
+    depths: dict[int, int] = {}
     for row in rows:
-        depth[row.index] = max((depth[operand] + 1 for operand in row.inputs if operand in depth), default=0)
-    _move_inputs_down(rows, depth)
-    layers: list[list[NodeRow]] = [[] for _ in range(max(depth.values()) + 1)]
+        depths[row.index] = max((depths[operand] + 1 for operand in row.inputs if operand in depths), default=0)
+    _move_inputs_down(rows, depths)
+    layers: list[list[NodeRow]] = [[] for _ in range(max(depths.values()) + 1)]
     for row in rows:
-        layers[depth[row.index]].append(row)
+        layers[depths[row.index]].append(row)
     return [layer for layer in layers if layer]
 
 
-def _move_inputs_down(rows: Sequence[NodeRow], depth: dict[int, int]) -> None:
-    """Move nodes without operands directly above their first user, to shorten edges."""
+def _move_inputs_down(rows: Sequence[NodeRow], depths: dict[int, int]) -> None:
+    """Moves nodes without operands in `rows` directly above their first user, to shorten edges."""
     for row in rows:
-        if not any(operand in depth for operand in row.inputs):
-            user_depths = [depth[other.index] for other in rows if row.index in other.inputs]
-            depth[row.index] = max(min(user_depths, default=1) - 1, 0)
+        if not any(operand in depths for operand in row.inputs):
+            user_depths = [depths[other.index] for other in rows if row.index in other.inputs]
+            depths[row.index] = max(min(user_depths, default=1) - 1, 0)
 
 
 def _boxes(layers: Sequence[Collection[NodeRow]]) -> dict[int, _Box]:
-    """Places the nodes of `layers`. Returns their boxes by the index of the node."""
+    """Returns the boxes of the nodes of `layers`, by the index of the node."""
     boxes: dict[int, _Box] = {}
-    y = _PADDING
+    top = _PADDING
     for layer in layers:
-        x, tallest = _PADDING, 0
+        left, layer_height = _PADDING, 0
         for row in layer:
             label = _label_lines(row)
-            width, height = max(map(len, label)) * _CHARACTER_WIDTH + 2 * _PADDING, len(label) * _LINE_HEIGHT + _PADDING
-            boxes[row.index] = _Box(x, y, width, height)
-            x, tallest = x + width + _GAP_X, max(tallest, height)
-        y += tallest + _GAP_Y
+            width = max(map(len, label)) * _CHARACTER_WIDTH + 2 * _PADDING
+            height = len(label) * _LINE_HEIGHT + _PADDING
+            boxes[row.index] = _Box(left, top, width, height)
+            left += width + _GAP_X
+            layer_height = max(layer_height, height)
+        top += layer_height + _GAP_Y
     return boxes
 
 
 def _edge_element(start: _Box, end: _Box) -> str:
     """Returns a curve from the bottom of `start` to the top of `end`."""
-    x1, y1, x2, y2 = start.left + start.width // 2, start.top + start.height, end.left + end.width // 2, end.top
+    x1, y1 = start.left + start.width // 2, start.top + start.height
+    x2, y2 = end.left + end.width // 2, end.top
     middle = (y1 + y2) // 2
     return f'<path d="M{x1} {y1} C{x1} {middle} {x2} {middle} {x2} {y2}" fill="none" stroke="#888888"/>'
 
 
 def _box_element(box: _Box, row: NodeRow, *, is_centre: bool) -> str:
-    """Returns the box of a node with its label."""
-    # Imported on demand: its tables of entities would make the start of the workbench slower.
+    """Returns the SVG elements of a node: its box and its label."""
+    # Imported on demand: the tables of entities in `html` would make the start of the workbench slower.
     from html import escape
 
     x, y, width, height = box
     stroke_width = 3 if is_centre else 1
     text = "".join(
-        f'<text x="{x + _PADDING}" y="{y + _LINE_HEIGHT * (k + 1) - _DESCENT}">{escape(line)}</text>'
-        for k, line in enumerate(_label_lines(row))
+        f'<text x="{x + _PADDING}" y="{y + _LINE_HEIGHT * number - _DESCENT}">{escape(line)}</text>'
+        for number, line in enumerate(_label_lines(row), 1)
     )
     shape = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="#f4f4f4" stroke="#222222" '
     return f'{shape}stroke-width="{stroke_width}"/>{text}'

@@ -47,8 +47,8 @@ MAX_FAILURE_LINES = 6
 class IrPane(LinkedPane):
     """Shows the chosen stage of `stages`. Rows are lines of the stage, or rows of its diff from another stage.
 
-    `document` is the text that is drawn: after another stage has been chosen, it remains until the lines of that stage
-    have been loaded. `left` is the first column on the screen. Components such as `jumps` and `folds` have one task
+    `document` is the text that is drawn. If another stage is chosen, it stays the same until the lines of that stage
+    are loaded. `left` is the first column on the screen. Components such as `jumps` and `folds` have one task
     each; they use the pane as an `IrView`.
     """
 
@@ -109,17 +109,15 @@ class IrPane(LinkedPane):
 
     @property
     def chosen_key(self) -> StageKey | None:
-        """The key of the chosen stage."""
         return self.stages.chosen_key
 
     @property
     def chosen_row(self) -> StageRow | None:
-        """The chosen stage."""
+        """The chosen stage, with its key."""
         return self.stages.chosen_row
 
     @property
     def chosen_stage(self) -> Stage | None:
-        """The chosen stage, without its key."""
         return self.stages.chosen_stage
 
     @property
@@ -137,10 +135,11 @@ class IrPane(LinkedPane):
             self.post_message(self.StageShown(opened))
         self.open_stage()
         if self.chosen_stage is None:
-            self.refresh()  # the reason why there is no IR yet has changed
+            # The reason why there is no IR yet may have changed.
+            self.refresh()
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
-        """Show the stage of `row`; with `notify`, post `StageShown`."""
+        """Shows the stage of `row`; with `notify`, posts `StageShown`."""
         self._loader.remember_position()
         self.stages.choose(row)
         self.open_stage()
@@ -148,7 +147,7 @@ class IrPane(LinkedPane):
             self.post_message(self.StageShown(row))
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`; -1 is the first change of its diff."""
+        """Shows a line of the stage of `row`; -1 is the first change of its diff."""
         self._loader.remember_position()
         self._loader.set_line(row, line)
         self.stages.choose(row)
@@ -156,7 +155,7 @@ class IrPane(LinkedPane):
         self.post_message(self.StageShown(row))
 
     def expect(self, key: StageKey, cursor: SavedCursor | None) -> None:
-        """Show the stage with that key when it is available, with the cursor at `cursor`."""
+        """Shows the stage with that key when it is available, with the cursor at `cursor`."""
         self.stages.expect(key)
         if cursor is not None:
             self._loader.restore_cursor(key, cursor)
@@ -168,7 +167,7 @@ class IrPane(LinkedPane):
         return self._loader.cursor_to_save(key) if key is not None else None
 
     def leave_graph(self) -> None:
-        """Clear the text and the positions before another graph is shown, at the same stage if possible."""
+        """Clears the text and the positions before another graph is shown, at the same stage if possible."""
         self.stages.leave_graph()
         self.jumps.clear()
         self.document.clear()
@@ -177,16 +176,17 @@ class IrPane(LinkedPane):
         self.rows_changed()
 
     def open_stage(self) -> None:
-        """Load the lines of the chosen stage, then draw them."""
+        """Loads the lines of the chosen stage, then draws them."""
         row = self.chosen_row
         if row is None or not self._loader.load(row):
             return
-        if len(self.foot(self.width)) != self._foot_height or not self._head_height:
+        is_layout_outdated = len(self.foot(self.width)) != self._foot_height or not self._head_height
+        if is_layout_outdated:
             self.rows_changed()
         self.refresh_edges()
 
     def draw_stage(self, cursor: int, top: int) -> None:
-        """Draw the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
+        """Draws the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
         self.search.matches.clear()
         # The row of the previous text may not exist in this one.
         self.cursor = 0
@@ -201,7 +201,7 @@ class IrPane(LinkedPane):
 
     # ---- search of the chosen stage ------------------------------------------------------------------------------
 
-    # Only the engine has the whole text: `request_lines` searches it.
+    # The engine has the whole text, the cache only parts of it: `request_lines` searches.
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return None if self.document.text else FoundLines(())
 
@@ -214,9 +214,10 @@ class IrPane(LinkedPane):
         return self.line_number
 
     def preview_match(self, line: int) -> None:
-        """Show a line, or the fold that hides it: only `go_to_match` unfolds."""
+        """Shows a line, or the fold that hides it: only `go_to_match` unfolds."""
         document = self.document
-        self.center(document.folds.row_of(line) if document.diff is None else document.diff.row_of(line), notify=False)
+        row = document.folds.row_of(line) if document.diff is None else document.diff.row_of(line)
+        self.center(row, notify=False)
 
     def go_to_match(self, line: int) -> None:
         self.jumps.go_to(line)
@@ -229,11 +230,11 @@ class IrPane(LinkedPane):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text at the cursor; at a removed line, of the line after it."""
         return self.document.line_of(self.cursor)
 
     def line_at(self, row: int) -> AnnotatedLine | None:
-        """The line on `row`; a removed line is a line of the other text."""
+        """The line on `row`, `None` if it is not cached. A removed line is a line of the other text."""
         return self.document.line_at(row)
 
     def row_of(self, line: int) -> int:
@@ -252,14 +253,14 @@ class IrPane(LinkedPane):
         return document.folds.row_of(line)
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draws after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
         self.cursor = self.document.folds.row_of(line)
         self.rows_changed()
         self.keep_cursor_at(offset)
         self.names.update()
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again; a diff is also arranged for the current width."""
+        """Updates the layout and draws again; a diff is also arranged for the current width."""
         document, layout = self.document, diff_layout_at(self.width)
         if document.diff is not None and document.diff.layout != layout:
             line, offset = self.line_number, self.cursor - self.first_row
@@ -269,14 +270,13 @@ class IrPane(LinkedPane):
         super().rows_changed()
 
     def redraw_lines(self) -> None:
-        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
+        """Discards the cached drawn lines, and draws again with the cursor on the same screen line."""
         offset = self.cursor - self.first_row
         self.line_painter.clear_cache()
         self.rows_changed()
         self.keep_cursor_at(offset)
 
     def draw_fetched_lines(self) -> None:
-        """Draw again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
         self._loader.note_cursor_line()
@@ -289,10 +289,10 @@ class IrPane(LinkedPane):
 
     def _stage_line(self, width: int) -> Cells:
         """The line with the name of the stage, the form, the comparison, the position, and badges."""
-        stage, glyphs = self.chosen_stage, self.glyphs
+        stage = self.chosen_stage
         if stage is None:
             return []
-        parts = [
+        facts = [
             "generic form" if self.stages.generic else "",
             *self.folds.header_texts(),
             *self.comparison.header_texts(),
@@ -303,7 +303,7 @@ class IrPane(LinkedPane):
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.comparison.state_cells(), *self.stages.problem_cells()]
         columns = width - cells_length(left) - cells_length(right) - 1
-        left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", columns), "dim"))
+        left.append((formatting.join_fitting(list(filter(None, facts)), f" {self.glyphs.dot} ", columns), "dim"))
         return align_both_ends(left, right, width)
 
     def foot(self, width: int) -> list[Cells]:
@@ -337,7 +337,7 @@ class IrPane(LinkedPane):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Draw again the rows that come from the selected node, or from the node that was selected before."""
+        """Draws again the rows that come from the selected node, or from the node that was selected before."""
         self.refresh_marks()
         self.refresh_row(self.cursor)
 
@@ -349,7 +349,7 @@ class IrPane(LinkedPane):
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
-        """Go to the main line of the selected node, unless another stage is shown before the line is found."""
+        """Goes to the main line of the selected node, unless another stage is shown before the line is found."""
         text = self.document.text
         line = await self.context.queries.find_main_line(text, self.context.selection.node) if text else -1
         if line >= 0 and self.document.text == text:
@@ -357,12 +357,11 @@ class IrPane(LinkedPane):
             self.center(row, notify=False)
 
     def nodes_of(self, row: int) -> tuple[str, ...]:
-        """The nodes that the line on `row` comes from."""
         line = self.line_at(row)
         return line.nodes if line else ()
 
     def after_move(self) -> None:
-        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
+        # A message would select the node later: this way, the move and the new selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
         self._loader.note_cursor_line()
         self.names.update()
@@ -371,11 +370,13 @@ class IrPane(LinkedPane):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_wrap(self) -> None:
-        """Wrap long lines, or truncate them at the edge of the screen."""
+        """Wraps long lines, or truncates them at the edge of the screen."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
-        truncated = f"long lines are truncated: {key_of('ir.right')} scrolls sideways"
-        self.say("long lines are wrapped" if self.wrapped else truncated)
+        if self.wrapped:
+            self.say("long lines are wrapped")
+        else:
+            self.say(f"long lines are truncated: {key_of('ir.right')} scrolls sideways")
 
     def scroll_lines_left(self) -> None:
         self._scroll_sideways(max(0, self.left - SCROLL_COLUMNS))
@@ -389,16 +390,15 @@ class IrPane(LinkedPane):
             self.refresh()
 
     def toggle_sources(self) -> None:
-        """Show the node and the Python line of every line, or only of the cursor's line."""
-        sources = self.painter.shows_sources = not self.painter.shows_sources
+        """Shows the node and the Python line of every line, or only of the cursor's line."""
+        shows_all = self.painter.shows_sources = not self.painter.shows_sources
         self.rows_changed()
-        self.say("each line shows its node and Python line" if sources else "only the cursor's line shows its nodes")
+        self.say("each line shows its node and Python line" if shows_all else "only the cursor's line shows its nodes")
 
     def open_line(self) -> None:
-        """Go to the node of the cursor's line.
+        """Goes to the node of the cursor's line.
 
-        On folded lines of a diff, unfolds them instead; on a line without a node in a failed stage, shows the
-        diagnostic.
+        Unfolds folded lines of a diff instead. On a line without a node in a failed stage, shows the diagnostic.
         """
         diff = self.document.diff
         if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
@@ -413,7 +413,7 @@ class IrPane(LinkedPane):
             self.say("this line comes from no node of the graph")
 
     def ask_write(self) -> None:
-        """Ask for a path, and write the text of the stage to it."""
+        """Asks for a path, and writes the text of the stage to it."""
         stage = self.chosen_stage
         if stage is None:
             return
@@ -432,7 +432,7 @@ class IrPane(LinkedPane):
         return line.text if line else ""
 
     def copy(self) -> None:
-        """Copy the line at the cursor, or all lines of the selected rows, with the lines that are folded in them."""
+        """Copies the line at the cursor, or all lines of the selected rows, in a text with the folded ones."""
         rows, document = self.selected_range, self.document
         if len(rows) == 1:
             super().copy()
@@ -445,14 +445,14 @@ class IrPane(LinkedPane):
             self.context.jobs.begin("copy", self.copy_lines, sources)
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines `first` to `stop` (exclusive) of the stage's text. The message calls them `description`."""
         text = self.document.text
         self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], description)
 
     # ---- clicks --------------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """On a tab, show its phase. On a row, move the cursor to it, unfold it, and pick the name under the mouse."""
+        """Shows the phase of a clicked tab. On a row, moves the cursor, unfolds, and picks the name under the mouse."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
@@ -467,13 +467,13 @@ class IrPane(LinkedPane):
             self.stages.show_phase_named(tab.name)
 
     def _unfold_at(self, y: int) -> None:
-        """In a diff, unfold the folded equal lines at line `y` of the pane, if any."""
+        """In a diff, unfolds the folded equal lines at line `y` of the pane, if any."""
         row = self.row_at(y)
         if row >= 0 and self.document.diff is not None and self.document.diff.row(row).kind == "fold":
             self.folds.toggle_fold()
 
     def _pick_name_at(self, x: int, y: int) -> None:
-        """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
+        """Picks the name at column `x` and line `y` of the pane, which is on the cursor's row."""
         line, row_line = self.line_at(self.cursor), self.row_line_at(y)
         if line is not None and row_line is not None and self.document.diff is None:
             self.names.pick_at(*self.painter.character_at(line, x, row_line.line))

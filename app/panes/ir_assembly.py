@@ -22,9 +22,10 @@ from buddy.compiler.protocol import LineOrigins, Symbol
 MIN_WIDE_WIDTH = 100
 # The number of lanes in a narrower pane.
 NARROW_LANES = 3
-# The columns for 11 bytes of machine code, and for 7 in a narrower pane: two digits per byte, and spaces between bytes.
-# Few instructions have more than 11 bytes.
-CODE_WIDTH, NARROW_CODE_WIDTH = 11 * 3 - 1, 7 * 3 - 1
+# The columns for 11 bytes of machine code: two digits per byte, and spaces between bytes. Few instructions have more.
+CODE_WIDTH = 11 * 3 - 1
+# The columns for 7 bytes, in a narrower pane.
+NARROW_CODE_WIDTH = 7 * 3 - 1
 # The maximum number of functions whose nodes are shown in the outline: each of them needs a request.
 MAX_ANNOTATED_FUNCTIONS = 64
 
@@ -54,7 +55,7 @@ class AssemblyGutter:
     # ---- functions -----------------------------------------------------------------------------------------------
 
     def _function_of(self, line: int) -> AssemblyFunction | None:
-        """The function that contains a line. If it is not cached, requests it and returns `None`; it is drawn later."""
+        """The function that contains a line. If it is not cached, requests it to draw it later, and returns `None`."""
         if self._cached_text != self._document.text:
             self._functions, self._cached_text = [], self._document.text
         containing = (function for function in self._functions if function.first <= line <= function.last)
@@ -65,16 +66,17 @@ class AssemblyGutter:
         return function
 
     async def _request_function(self, text: str, line: int) -> None:
-        """Request the function that contains a line and its nodes, and cache it.
+        """Requests the function that contains a line, and the nodes that the function comes from, and caches both.
 
-        A line outside of all functions is cached as a function with this one line, so that it is not requested again.
+        Caches a line outside of all functions as a function with this one line, to request it only once.
         """
         queries = self._context.queries
         try:
             jumps = await queries.find_jumps(text, line)
             if jumps is None:
                 return
-            first, last = (jumps.first, jumps.last) if jumps.first <= line <= jumps.last else (line, line)
+            is_in_function = jumps.first <= line <= jumps.last
+            first, last = (jumps.first, jumps.last) if is_in_function else (line, line)
             nodes = await queries.find_origins(text, first, last)
         finally:
             self._is_requesting = False
@@ -113,24 +115,26 @@ class AssemblyGutter:
             return [], []
         cells: Cells = []
         continuation: Cells = []
-        glyphs = self._context.glyphs
         if self.shows_machine_code:
             cells.append((f"{self._machine_code(line):<{self._code_width}} ", "number"))
             continuation.append((" " * (self._code_width + 1), "number"))
         if self.shows_arrows:
-            function, lanes = self._function_of(number), self._lanes
-            blank: Cells = [(" " * (lanes + 1), "dim")]
-            if function is not None:
-                cursor = self._view.line_number
-                cells += function.arrows.cells(number, cursor, lanes, glyphs)
-                if (arrow := function.arrows.at(cursor)) is not None:
-                    self._highlighted.add(arrow)
-            else:
-                cells += blank
-            continuation += function.arrows.continuation_cells(number, lanes, glyphs) if function else blank
-            cells.append((" ", "dim"))
-            continuation.append((" ", "dim"))
+            arrows, arrows_continued = self._arrow_cells(number)
+            cells += [*arrows, (" ", "dim")]
+            continuation += [*arrows_continued, (" ", "dim")]
         return cells, continuation
+
+    def _arrow_cells(self, number: int) -> tuple[Cells, Cells]:
+        """The cells of the arrows at line `number`, and at its continuation lines. Highlights the cursor's arrow."""
+        function, lanes, glyphs = self._function_of(number), self._lanes, self._context.glyphs
+        if function is None:
+            blank: Cells = [(" " * (lanes + 1), "dim")]
+            return blank, blank
+        cursor = self._view.line_number
+        if (arrow := function.arrows.at(cursor)) is not None:
+            self._highlighted.add(arrow)
+        cells = function.arrows.cells(number, cursor, lanes, glyphs)
+        return cells, function.arrows.continuation_cells(number, lanes, glyphs)
 
     def _machine_code(self, line: AnnotatedLine | None) -> str:
         """The bytes of an instruction, as many as fit, with an ellipsis if there are more."""
@@ -138,7 +142,7 @@ class AssemblyGutter:
         return code if len(code) <= width else f"{code[: width - 3]} {self._context.glyphs.ellipsis}"
 
     def function_note(self, number: int, columns: int) -> Cells:
-        """The note on the first line of a function: the nodes that the function comes from."""
+        """The note on line `number`, if it is the first line of a function: the nodes that the function comes from."""
         function = self._function_of(number) if self._is_assembly else None
         if function is None or function.first != number or not function.nodes:
             return []
@@ -157,10 +161,7 @@ class AssemblyGutter:
         return f"for {names}{more}{'' if direct else ' (derived)'}"
 
     def refresh_arrows(self) -> None:
-        """After a move of the cursor, draw all lines again if the highlighted arrow is another one.
-
-        All lines, because an arrow may be as long as the screen.
-        """
+        """After a move of the cursor, draws all lines again if another arrow must be highlighted."""
         if not self._is_assembly or not self.shows_arrows:
             return
         cursor = self._view.line_number
@@ -168,12 +169,13 @@ class AssemblyGutter:
         arrow = function.arrows.at(cursor) if function is not None else None
         if self._highlighted != ({arrow} if arrow is not None else set()):
             self._highlighted.clear()
+            # All lines, because an arrow may be as long as the screen.
             self._view.refresh()
 
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
         """The nodes that functions of the shown assembly come from, as text, by the first line of the function.
 
-        Without assembly, empty; of many functions, only for the first `MAX_ANNOTATED_FUNCTIONS`.
+        Empty for other languages. Of many functions, only the first `MAX_ANNOTATED_FUNCTIONS` have a text.
         """
         if self._document.language != "asm":
             return {}
@@ -186,7 +188,6 @@ class AssemblyGutter:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_arrows(self) -> None:
-        """Show or hide the arrows from jumps to labels."""
         self.shows_arrows = not self.shows_arrows
         self._view.rows_changed()
         self._context.say(
@@ -196,7 +197,6 @@ class AssemblyGutter:
         )
 
     def toggle_machine_code(self) -> None:
-        """Show or hide the bytes of each instruction."""
         self.shows_machine_code = not self.shows_machine_code
         self._view.rows_changed()
         self._context.say("machine code in hexadecimal digits" if self.shows_machine_code else "machine code is hidden")

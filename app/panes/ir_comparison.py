@@ -20,11 +20,12 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
 
-# Which stage a stage is compared with: the one before it, the marked one, the same stage before the last edit of the
-# recipe, or the corresponding one of another recipe or graph.
+# Which stage a stage is compared with: the stage before it, the marked stage, the same stage before the last edit of
+# the recipe, or the corresponding stage of another recipe or graph.
 Baseline = Literal["previous", "marked", "edit", "recipe"]
+# The order in which `next_diff` switches modes.
 DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
-# The order in which `next_baseline` tries them.
+# The order in which `next_baseline` tries baselines.
 BASELINES: tuple[Baseline, ...] = ("marked", "edit", "recipe", "previous")
 
 
@@ -42,21 +43,24 @@ class ComparedStages(NamedTuple):
     stages: tuple[Stage, ...]
 
     def counterpart(self, row: StageRow, rows: Sequence[StageRow]) -> Stage | None:
-        """The stage that corresponds to that of `row`, which is one of `rows`: the stage of the same pass.
+        """The stage in `stages` that corresponds to the stage of `row`, one of `rows`: the stage of the same pass.
 
         If the other recipe lacks the pass: the stage of the nearest earlier pass of the phase that both have; without
-        one, the last stage of the phase; `None` if it has no stage.
+        one, the last stage of the phase; `None` if the phase has no stage.
         """
-        stages = [other.stage for other in rows]
-        phase_stages = [stage for stage in stages if stage.phase == row.stage.phase]
-        index = next((k for k, stage in enumerate(phase_stages) if stage is row.stage), len(phase_stages))
-        latest_first = reversed(phase_stages[: index + 1])
-        counterparts = (find_counterpart(stage, stages, self.stages) for stage in latest_first)
-        others_of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return next(filter(None, counterparts), others_of_phase[-1] if others_of_phase else None)
+        own_stages = [other.stage for other in rows]
+        own_phase = [stage for stage in own_stages if stage.phase == row.stage.phase]
+        index = next((index for index, stage in enumerate(own_phase) if stage is row.stage), len(own_phase))
+        latest_first = reversed(own_phase[: index + 1])
+        counterparts = (find_counterpart(stage, own_stages, self.stages) for stage in latest_first)
+        other_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
+        return next(filter(None, counterparts), other_phase[-1] if other_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
-        """The first of `rows` whose text differs from the stage of its pass, or that an added pass has changed."""
+        """The first of `rows` whose text differs from its pass's stage in `stages`; `None` without one.
+
+        A stage of a pass that the other recipe lacks differs if the pass has changed the IR.
+        """
         stages = [row.stage for row in rows]
         for row in rows:
             other = find_counterpart(row.stage, stages, self.stages)
@@ -67,7 +71,7 @@ class ComparedStages(NamedTuple):
 
 
 class OtherStage(NamedTuple):
-    """A stage to compare with, and the baseline that has selected it."""
+    """A stage to compare with, and the baseline that selects it."""
 
     baseline: Baseline
     stage: Stage
@@ -85,7 +89,7 @@ class IrComparison:
         self.mode: DiffMode = "off"
         self.baseline: Baseline = "previous"
         self.marked_stage: Stage | None = None
-        # Whether the user has not switched the baseline since the stage was marked.
+        # Whether the stage was marked after the last switch of the baseline.
         self._is_mark_new = False
         self.others: ComparedStages | None = None
         self.running = False
@@ -98,17 +102,19 @@ class IrComparison:
         return self._stages.in_chosen_form(other.stage) if other is not None else None
 
     def _comparable_stage(self, baseline: Baseline, row: StageRow) -> OtherStage | None:
-        """The stage that `baseline` selects for that of `row`; `None` without one in the same language.
+        """The stage that `baseline` selects for the stage of `row`; `None` without one in the same language.
 
         If the previous stage is in another language, the baseline "edit" replaces "previous".
         """
         stage = self._stage_in_any_language(baseline, row)
-        if stage is not None and stage.language == row.stage.language:
+        if stage is None:
+            return None
+        if stage.language == row.stage.language:
             return OtherStage(baseline, stage)
-        return self._comparable_stage("edit", row) if baseline == "previous" and stage is not None else None
+        return self._comparable_stage("edit", row) if baseline == "previous" else None
 
     def _stage_in_any_language(self, baseline: Baseline, row: StageRow) -> Stage | None:
-        """The stage that `baseline` selects for that of `row`, in any language."""
+        """The stage that `baseline` selects for the stage of `row`, in any language; `None` without one."""
         if baseline == "marked":
             return self.marked_stage
         if baseline == "edit":
@@ -116,8 +122,8 @@ class IrComparison:
         if baseline == "recipe":
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
-        index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
-        # A dump may print each function alone: the stage before is the one of the same function.
+        index = next((index for index, other in enumerate(rows) if other.key == row.key), 0)
+        # A dump may print each function alone: the previous stage must be of the same function.
         earlier = [other.stage for other in rows[:index] if other.stage.anchor == row.stage.anchor]
         return earlier[-1] if earlier else None
 
@@ -201,50 +207,51 @@ class IrComparison:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def next_diff(self) -> None:
-        """Switch to the next mode: no diff, a line diff, a structural diff."""
+        """Switches to the next mode: no diff, a line diff, a structural diff."""
         self.mode = DIFF_MODES[(DIFF_MODES.index(self.mode) + 1) % len(DIFF_MODES)]
         self._view.open_stage()
         self._context.say("diff off" if self.mode == "off" else " ".join(self._description()))
 
     def next_baseline(self) -> None:
-        """Compare with the stage that the next baseline selects, skipping those that select no stage.
+        """Compares with the stage that the next baseline selects. Skips baselines that select no stage.
 
-        If no diff is shown, or a stage was marked after the last call, start with the marked stage.
+        If no diff is shown, or a stage was marked after the last call, starts with the marked stage.
         """
         row = self._stages.chosen_row
         if row is None:
             return
         start = 0 if self.mode == "off" or self._is_mark_new else BASELINES.index(self.baseline) + 1
         self.mode = "structural" if self.mode == "off" else self.mode
-        candidates = [BASELINES[(start + k) % len(BASELINES)] for k in range(len(BASELINES))]
+        candidates = (*BASELINES[start:], *BASELINES[:start])
+        available = (baseline for baseline in candidates if self._comparable_stage(baseline, row) is not None)
         self._is_mark_new = False
-        self.baseline = next(
-            (baseline for baseline in candidates if self._comparable_stage(baseline, row) is not None), "previous"
-        )
+        self.baseline = next(available, "previous")
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
 
     def compare_with(self, others: ComparedStages, at_first_difference: bool = False) -> None:
-        """Compare each stage with the corresponding one of another recipe or graph.
+        """Compares each stage with the corresponding one of another recipe or graph.
 
-        With `at_first_difference`, go to the first stage that differs.
+        With `at_first_difference`, goes to the first stage that differs.
         """
         self.others, self.baseline = others, "recipe"
         if self.mode == "off":
             self.mode = "structural"
-        # The stages of the board, which have the texts of the custom assembly format.
+        # The stages of the board have texts in the custom assembly format, like `others`.
         differing = others.first_difference(self._context.state.board.rows()) if at_first_difference else None
         first = self._stages.find(differing.key) if differing is not None else None
-        if first is None:
-            self._view.open_stage()
-            same = f"no stage differs from {others.title}"
-            self._context.say(same if at_first_difference else " ".join(self._description()))
+        if first is not None:
+            self._view.show_line(first, -1)
+            self._context.say(f"{' '.join(self._description())}: {first.stage.name} is the first stage that differs")
             return
-        self._view.show_line(first, -1)
-        self._context.say(f"{' '.join(self._description())}: {first.stage.name} is the first stage that differs")
+        self._view.open_stage()
+        if at_first_difference:
+            self._context.say(f"no stage differs from {others.title}")
+        else:
+            self._context.say(" ".join(self._description()))
 
     def mark_stage(self) -> None:
-        """Mark the chosen stage, so that other stages can be compared with it."""
+        """Marks the chosen stage, so that other stages can be compared with it."""
         stage = self._stages.chosen_stage
         if stage is not None:
             self.marked_stage, self._is_mark_new = stage, True
@@ -255,12 +262,10 @@ class IrComparison:
             )
 
     def next_change(self) -> None:
-        """Go to the next change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_after(self._view.cursor) if diff is not None else None)
 
     def previous_change(self) -> None:
-        """Go to the previous change of the diff."""
         diff = self._document.diff
         self._go_to_change(diff, diff.change_before(self._view.cursor) if diff is not None else None)
 
@@ -274,15 +279,17 @@ class IrComparison:
 
 def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
     """Returns the numbers of added and removed lines and of changes: `+13 −23 in 16 changes`; empty without changes."""
+    n_changes = len(diff.hunks)
+    if not n_changes:
+        return ""
     removed = sum(removed_lines for _, removed_lines, _, _ in diff.hunks)
     added = sum(added_lines for _, _, _, added_lines in diff.hunks)
     lines = " ".join(filter(None, formatting.count_change(added, removed, glyphs)))
-    changes = len(diff.hunks)
-    return f"{lines} in {formatting.count(changes)} change{'s' * (changes != 1)}" if changes else ""
+    return f"{lines} in {formatting.count(n_changes)} change{'s' * (n_changes != 1)}"
 
 
 def no_change_badge(content: IrContent, diff: DiffRows) -> Cells:
-    """Returns the badge of a diff without hunks, which tells whether the texts are equal; empty for other diffs."""
+    """Returns the badge of a diff without hunks, which says whether the texts are equal; empty for other diffs."""
     if diff.hunks:
         return []
     return [(" no change " if content.text == content.other else f" no {content.mode} change ", "notice")]

@@ -19,7 +19,7 @@ from buddy.compiler.protocol import Stage, Symbol
 DiffMode = Literal["off", "line", "structural"]
 # The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
 MIN_SIDE_BY_SIDE_WIDTH = 150
-# Of this many rows of a diff, the lines of one are prefetched: fetching a line also fetches the lines around it.
+# The lines of every eighth row of a diff are prefetched, because fetching a line also fetches the lines around it.
 PREFETCH_STRIDE = 8
 
 
@@ -39,49 +39,49 @@ class IrView(Protocol):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text at the cursor; at a removed line, of the line after it."""
 
     def rows_on_screen(self) -> range:
         """The rows on the screen."""
 
     def refresh(self) -> object:
-        """Draw everything again."""
+        """Draws everything again."""
 
     def refresh_row(self, row: int) -> None:
-        """Draw a row again."""
+        """Draws a row again."""
 
     def refresh_edges(self) -> None:
-        """Draw the lines above and below the text again."""
+        """Draws the lines above and below the text again."""
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again."""
+        """Updates the layout and draws again."""
 
     def redraw_lines(self) -> None:
-        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
+        """Discards the cached drawn lines, and draws again with the cursor on the same screen line."""
 
     def keep_cursor_at(self, offset: int) -> None:
-        """Scroll so that the cursor is `offset` rows below the first row on the screen."""
+        """Scrolls so that the cursor is `offset` rows below the first row on the screen."""
 
     def center(self, row: int) -> None:
-        """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
+        """Moves the cursor to `row`. If the row is not on the screen, scrolls it to the middle."""
 
     def row_of(self, line: int) -> int:
         """The row of a line of the stage's text. Unfolds the line if necessary."""
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draws after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
 
     def open_stage(self) -> None:
-        """Load the lines of the chosen stage, then draw them."""
+        """Loads the lines of the chosen stage, then draws them."""
 
     def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
-        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
+        """Copies lines `first` to `stop` (exclusive) of the stage's text. The message calls them `description`."""
 
     def choose(self, row: StageRow) -> None:
-        """Show the stage of `row`."""
+        """Shows the stage of `row`."""
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`; -1 is the first change of its diff."""
+        """Shows a line of the stage of `row`; -1 is the first change of its diff."""
 
 
 class IrContent(NamedTuple):
@@ -107,9 +107,9 @@ def diff_layout_at(width: int) -> DiffLayout:
 class IrDocument:
     """Maps rows to lines of texts, and lines to rows.
 
-    `text` is the name of the stage's text, which has `line_count` lines. Its rows are the lines that `folds` does not
+    `text` is the name of the stage's text, which has `line_count` lines. The rows are the lines that `folds` does not
     hide, or, if `diff` is set, the rows of the diff from the stage `other`. `only_function` is the function that is
-    shown alone, "" for all. With `all_folded`, the functions of a text are folded when it is shown for the first time.
+    shown alone, "" for all. With `all_folded`, a text that is shown for the first time has all functions folded.
     `content` identifies what the pane has drawn. `expansions` are the constants that the user has expanded.
     """
 
@@ -129,12 +129,12 @@ class IrDocument:
         self._folded: dict[str, set[TextFold]] = {}
 
     def show(self, stage: Stage, diff: DiffRows | None, other: Stage | None, folds: Folds) -> None:
-        """Set the text to that of another stage, with its folds or its diff from `other`."""
+        """Sets the text to that of another stage, with its folds or its diff from `other`."""
         self.text, self.language, self.line_count = stage.text, stage.language, stage.lines
         self.diff, self.other, self.folds = diff, other, folds
 
     def clear(self) -> None:
-        """Remove the text, the folds of all texts and the expanded constants."""
+        """Removes the text, the folds of all texts and the expanded constants."""
         self.text, self.line_count, self.diff, self.folds = "", 0, None, Folds(0)
         self.content = NO_CONTENT
         self._folded.clear()
@@ -153,18 +153,18 @@ class IrDocument:
         return max(3, len(str(max(self.line_count, other))))
 
     def line_of(self, row: int) -> int:
-        """The line of the stage's text on a row; for a removed line, the line of the stage's text after it."""
+        """The number of the line of the stage's text on a row; for a removed line, of the line after it."""
         return self.folds.line_of(row) if self.diff is None else self.diff.line_of(row)
 
     def own_line(self, row: int) -> int:
-        """The line of the stage's text that is drawn on `row`, -1 for a removed line or folded equal lines."""
+        """The number of the line of the stage's text on a row; -1 for a removed line or folded equal lines."""
         if self.diff is None:
             return self.folds.line_of(row)
         diff_row = self.diff.row(row)
         return -1 if diff_row.kind == "fold" else diff_row.after
 
     def source_of(self, row: int) -> tuple[str, int] | None:
-        """The name of the text and the line that are drawn on a row; `None` for folded equal lines of a diff."""
+        """The name of the text and the number of the line on a row; `None` for folded equal lines of a diff."""
         if self.diff is None:
             return self.text, self.folds.line_of(row)
         diff_row = self.diff.row(row)
@@ -181,11 +181,11 @@ class IrDocument:
     # ---- cached lines --------------------------------------------------------------------------------------------
 
     def line_of_text(self, text: str, number: int) -> AnnotatedLine | None:
-        """A line of a text, with its expanded constants; `None` if it is not cached."""
+        """Line `number` of a text, with its expanded constants; `None` if it is not cached."""
         return self.expansions.apply(text, number, self._cache.get(text, number))
 
     def line_at(self, row: int) -> AnnotatedLine | None:
-        """The line on `row`; a removed line is a line of the other text."""
+        """The line on `row`; `None` if it is not cached. A removed line is a line of the other text."""
         if not self.text or not 0 <= row < self.row_count:
             return None
         source = self.source_of(row)
@@ -200,9 +200,9 @@ class IrDocument:
         return self.line_of_text(self.other.text, line) if self.other is not None else None
 
     def fetch_ahead(self, start: int, page: int) -> None:
-        """Prefetch the lines of `page` rows of the diff from row `start` on.
+        """Prefetches the lines of `page` rows of the diff from row `start` on.
 
-        The cache prefetches the lines after those on the screen, but the lines below a fold are far from them.
+        The cache itself prefetches only lines that directly follow those on the screen, not the lines below a fold.
         """
         assert self.diff is not None
         assert self.other is not None
@@ -226,23 +226,23 @@ class IrDocument:
         return self._folded.get(self.text, set())
 
     def forget_folds(self) -> None:
-        """Discard the folds of all texts. A text gets its initial folds again when it is shown next."""
+        """Discards the folds of all texts. A text gets its initial folds again when it is shown next."""
         self._folded.clear()
 
     def folds_of(self, stage: Stage, symbols: Sequence[Symbol]) -> Folds:
-        """The folds of a stage, whose functions are `symbols`: those that it had last, or else its initial folds."""
+        """The folds of a stage with the functions `symbols`: the folds that it had last, or else its initial folds."""
         if stage.text not in self._folded:
             self._folded[stage.text] = set(_regions(symbols)) if self.all_folded else set()
             keep_newest(self._folded, MAX_CACHED_TEXTS)
         return Folds(stage.lines, self._folded[stage.text], self._shown_lines(symbols))
 
     def refold(self, folded: Iterable[TextFold]) -> None:
-        """Fold the regions `folded` of the text, and no others."""
+        """Folds the regions `folded` of the text, and no others."""
         self._folded[self.text] = set(folded)
         self.folds = Folds(self.line_count, self._folded[self.text], (self.folds.start, self._end_line - 1))
 
     def reveal(self, line: int) -> bool:
-        """Unfold a line. If it is outside of `only_function`, show all lines. Returns whether it was outside."""
+        """Unfolds a line. Returns whether it is outside of `only_function`; if so, shows all functions."""
         outside = not self.folds.start <= line < self._end_line
         if outside:
             self._show_all()
@@ -251,8 +251,9 @@ class IrDocument:
         return outside
 
     def _show_all(self) -> None:
-        """Show all functions instead of one, in this text, which is drawn already, and in the next ones."""
+        """Shows all functions instead of one, in this text and in those shown later."""
         self.only_function = ""
+        # The pane draws this text itself: it must not load the stage again.
         self.content = self.content._replace(only_function="")
 
     @property
@@ -269,11 +270,11 @@ class IrDocument:
     # ---- diffs ---------------------------------------------------------------------------------------------------
 
     def narrow(self, diff: DiffRows, symbols: Sequence[Symbol]) -> None:
-        """Limit a diff to the function `only_function`, if that is set, and fold functions if `all_folded` is set."""
+        """Limits a diff to the function `only_function`, if it is set. With `all_folded`, folds the functions."""
         diff.narrow(self._shown_lines(symbols), list(_regions(symbols)) if self.all_folded else [])
 
     def reveal_in_diff(self, diff: DiffRows, line: int) -> tuple[int, bool]:
-        """Unfold a line of a diff. If it is outside of the function `only_function`, show the whole diff.
+        """Unfolds a line of a diff. If the line is outside of `only_function`, shows the whole diff.
 
         Returns the row of the line, and whether it was outside.
         """
@@ -281,7 +282,8 @@ class IrDocument:
         if outside:
             self._show_all()
             diff.widen()
-        return (diff.reveal(max(0, min(line, self.line_count - 1))) if self.line_count else 0), outside
+        row = diff.reveal(max(0, min(line, self.line_count - 1))) if self.line_count else 0
+        return row, outside
 
 
 def region_of(symbol: Symbol) -> TextFold:
@@ -290,5 +292,5 @@ def region_of(symbol: Symbol) -> TextFold:
 
 
 def _regions(symbols: Iterable[Symbol]) -> Iterable[TextFold]:
-    """Returns the regions of the symbols that have several lines."""
+    """Returns the regions to fold of the symbols that have several lines."""
     return (region_of(symbol) for symbol in symbols if symbol.last > symbol.first)

@@ -31,7 +31,7 @@ class StageSymbols:
         self._symbols: dict[str, tuple[Symbol, ...]] = {}
 
     async def of(self, stage: Stage) -> tuple[Symbol, ...]:
-        """The symbols of a stage; empty if the request fails."""
+        """Returns the symbols of a stage; empty if the request fails."""
         if stage.text not in self._symbols:
             self._symbols[stage.text] = await self._queries.list_symbols(stage.text, stage.language)
             keep_newest(self._symbols, MAX_CACHED_TEXTS)
@@ -61,12 +61,12 @@ class IrFolds:
     # ---- for the pane --------------------------------------------------------------------------------------------
 
     async def folds_of(self, stage: Stage) -> Folds:
-        """The folds of a stage, which is shown next."""
+        """Returns the folds of a stage that is shown next."""
         needs_symbols = self._document.only_function or self._document.all_folded
         return self._document.folds_of(stage, await self._symbols.of(stage) if needs_symbols else ())
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
-        """Limit a diff to the function that is shown alone, and fold its functions if `all_folded` is set."""
+        """Limits the diff of `stage` to the function that is shown alone. With `all_folded`, folds the functions."""
         needs_symbols = self._document.only_function or self._document.all_folded or diff.is_narrowed
         self._document.narrow(diff, await self._symbols.of(stage) if needs_symbols else ())
 
@@ -78,7 +78,7 @@ class IrFolds:
     # ---- one region ----------------------------------------------------------------------------------------------
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the region at the cursor. In a diff, fold or unfold equal lines."""
+        """Folds or unfolds the region at the cursor. In a diff, folds or unfolds equal lines."""
         document, line = self._document, self._view.line_number
         if document.diff is not None:
             self._toggle_equal_lines(document.diff)
@@ -88,7 +88,7 @@ class IrFolds:
             self._context.jobs.begin("ir-fold", self._fold_region, line)
 
     def _toggle_equal_lines(self, diff: DiffRows) -> None:
-        """Fold or unfold the equal lines at the cursor, or, if the cursor is on a changed line, all equal lines."""
+        """Folds or unfolds the equal lines at the cursor, or, if the cursor is on a changed line, all equal lines."""
         view = self._view
         if not diff.count:
             return
@@ -100,10 +100,10 @@ class IrFolds:
         view.rows_changed()
 
     async def _fold_region(self, line: int) -> None:
-        """Fold the part of the text to which a line belongs.
+        """Folds the part of the text to which a line belongs.
 
-        That is the function that starts or ends at the line (in assembly, the one that contains it); else the
-        definitions of aliases around it; else the innermost region that contains it.
+        That is the function that starts or ends at the line (in assembly, the function that contains the line); else
+        the definitions of aliases around the line; else the innermost region that contains it.
         """
         stage = self._stages.chosen_stage
         if stage is None:
@@ -120,26 +120,26 @@ class IrFolds:
             self._refold({*self._document.folded, fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> TextFold | None:
-        """The region that a line opens or that contains the line, without its last line; `None` if it is too short."""
+        """Returns the region of a line, without the region's last line; `None` if no line would be hidden."""
         region = await self._context.queries.find_region(text, line)
         return TextFold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 
     async def _aliases_at(self, text: str, line: int) -> TextFold | None:
-        """The consecutive lines that define aliases, if `line` is one of them."""
+        """Returns the consecutive lines that define aliases, if `line` is one of several; otherwise `None`."""
         cached_line = self._context.session.cache.get(text, line)
         if cached_line is None or not ALIAS.match(cached_line.text):
             return None
         result = await self._context.queries.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
-        lines = set(result.lines) if result is not None else set()
+        alias_lines = set(result.lines) if result is not None else set()
         first = last = line
-        while first - 1 in lines:
+        while first - 1 in alias_lines:
             first -= 1
-        while last + 1 in lines:
+        while last + 1 in alias_lines:
             last += 1
         return TextFold(first, last) if last > first else None
 
     def _refold(self, folded: set[TextFold], line: int) -> None:
-        """Fold the regions `folded`, and draw with the cursor on `line`, on the same screen line."""
+        """Folds the regions `folded`, and draws with the cursor on `line`, on the same screen line."""
         offset = self._view.cursor - self._view.first_row
         self._document.refold(folded)
         self._view.place_line(line, offset)
@@ -147,11 +147,11 @@ class IrFolds:
     # ---- copying -------------------------------------------------------------------------------------------------
 
     def copy_function(self) -> None:
-        """Copy the function, or the graph, that contains the cursor's line."""
+        """Copies the function, or the graph, that contains the cursor's line."""
         self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
 
     async def _copy_function(self, line: int) -> None:
-        """Copy the innermost function or graph that contains `line`."""
+        """Copies the innermost function or graph that contains `line`."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         containing = [symbol for symbol in symbols if symbol.first <= line <= symbol.last and symbol.kind != "global"]
@@ -163,26 +163,34 @@ class IrFolds:
             self._context.say("the line at the cursor is in no function")
 
     def copy_op(self) -> None:
-        """Copy the op on the cursor's line, with its regions."""
+        """Copies the op on the cursor's line, with its regions."""
         self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
 
     async def _copy_op(self, line: int) -> None:
-        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions.
+        """Copies the op on `line`, or, if the line closes or separates regions, the op that has these regions."""
+        text = self._document.text
+        cached_line = self._document.own_text_line(line)
+        if cached_line is None:
+            return
+        region = await self._context.queries.find_region(text, line) if self._document.language == "mlir" else None
+        starts_op = not cached_line.text.strip().startswith(("}", "^"))
+        has_no_region = region is not None and starts_op and region.first != line
+        if region is None or region.first < 0 or has_no_region:
+            self._view.copy_lines_of_stage(line, line + 1, f"the op on line {formatting.count(line + 1)}")
+            return
+        first, last = await self._adjacent_regions(text, region.first, region.last)
+        self._view.copy_lines_of_stage(
+            first, last + 1, f"the op on lines {formatting.count(first + 1)} to {formatting.count(last + 1)}"
+        )
+
+    async def _adjacent_regions(self, text: str, first: int, last: int) -> tuple[int, int]:
+        """Returns the first and the last line of the op that has the region with lines `first` to `last`.
 
         An op with two regions is printed as `scf.if … {`, `} else {`, `}`. A region starts on the line that opens it,
         and ends on the line that closes it; `} else {` does both. So the lines of the op are those of its adjacent
         regions, which are collected here in both directions.
         """
-        text = self._document.text
-        cached = self._document.own_text_line(line)
-        if cached is None:
-            return
-        region = await self._context.queries.find_region(text, line) if self._document.language == "mlir" else None
-        starts_op = not cached.text.strip().startswith(("}", "^"))
-        if region is None or region.first < 0 or (starts_op and region.first != line):
-            self._view.copy_lines_of_stage(line, line + 1, f"the op on line {formatting.count(line + 1)}")
-            return
-        first, last, find_region = region.first, region.last, self._context.queries.find_region
+        find_region = self._context.queries.find_region
         while (next_region := await find_region(text, last)) and next_region.first == last < next_region.last:
             last = next_region.last
         while (opening := self._document.own_text_line(first)) is not None and opening.text.strip().startswith("}"):
@@ -190,20 +198,18 @@ class IrFolds:
             if previous_region is None or not 0 <= previous_region.first < first:
                 break
             first = previous_region.first
-        self._view.copy_lines_of_stage(
-            first, last + 1, f"the op on lines {formatting.count(first + 1)} to {formatting.count(last + 1)}"
-        )
+        return first, last
 
     # ---- all functions -------------------------------------------------------------------------------------------
 
     def toggle_all_folds(self) -> None:
-        """Fold all functions, or unfold everything. In a diff, fold only functions with changes."""
+        """Folds all functions (in a diff, only functions with changes), or unfolds everything."""
         self._document.all_folded = not self._document.all_folded
         self._document.forget_folds()
         self._context.jobs.begin("ir-fold", self._fold_text if self._document.diff is None else self._fold_diff)
 
     async def _fold_diff(self) -> None:
-        """Fold or unfold the functions of the shown diff, depending on `all_folded`."""
+        """Folds or unfolds the functions of the shown diff, depending on `all_folded`."""
         stage, diff, line = self._stages.chosen_stage, self._document.diff, self._view.line_number
         if stage is None or diff is None:
             return
@@ -214,7 +220,7 @@ class IrFolds:
             self._report_folds("changed functions are folded")
 
     async def _fold_text(self) -> None:
-        """Fold or unfold the functions of the shown text, depending on `all_folded`."""
+        """Folds or unfolds the functions of the shown text, depending on `all_folded`."""
         stage, document = self._stages.chosen_stage, self._document
         if stage is None:
             return
@@ -225,14 +231,16 @@ class IrFolds:
         self._report_folds("functions are folded")
 
     def _report_folds(self, message: str) -> None:
-        """Show `message` with the keys that unfold, or, if functions were unfolded, that everything is unfolded."""
-        keys = f"{key_of('ir.fold')} unfolds one, {key_of('ir.fold-all')} all"
-        self._context.say(f"{message}: {keys}" if self._document.all_folded else "everything is unfolded")
+        """Shows `message` with the keys that unfold. If functions were unfolded, says instead that everything is."""
+        if self._document.all_folded:
+            self._context.say(f"{message}: {key_of('ir.fold')} unfolds one, {key_of('ir.fold-all')} all")
+        else:
+            self._context.say("everything is unfolded")
 
     # ---- outline -------------------------------------------------------------------------------------------------
 
     def choose_function(self) -> None:
-        """List the functions of the stage, and show only the chosen one, in this stage and in those shown later."""
+        """Lists the functions of the stage, and shows only the chosen one, in this stage and in those shown later."""
         self._context.jobs.begin_opening("ir-outline", self._choose_function)
 
     async def _choose_function(self) -> None:
@@ -244,13 +252,13 @@ class IrFolds:
             self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_function)
 
     def _show_function(self, name: str | None) -> None:
-        """Show only the function `name`, or everything for ""; `None` changes nothing."""
+        """Shows only the function `name`, or everything for ""; `None` changes nothing."""
         if name is not None:
             self._document.only_function = name
             self._view.open_stage()
 
     def open_outline(self) -> None:
-        """List the functions, globals and graphs of the stage, and go to the chosen one."""
+        """Lists the functions, globals and graphs of the stage, and goes to the chosen one."""
         self._context.jobs.begin_opening("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:
@@ -268,7 +276,7 @@ class IrFolds:
             self._jumps.go_to(first)
 
     async def _stage_symbols(self) -> tuple[Symbol, ...]:
-        """The symbols of the chosen stage. Shows a message if it has none."""
+        """Returns the symbols of the chosen stage. Shows a message if it has none."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         if not symbols:
@@ -282,7 +290,7 @@ def _lines_that_fold(symbol: Symbol, language: str) -> Sequence[int]:
 
 
 def _symbol_choice(symbol: Symbol, value: object, marked: bool, note: str = "") -> PickerChoice:
-    """Returns the entry of a picker for a symbol, with its kind, its lines and `note`."""
+    """Returns the entry of a picker for a symbol, with its kind, its lines and `note`. The picker returns `value`."""
     length = symbol.last - symbol.first + 1
     lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
     summary = f"{symbol.kind}, {lines} from line {formatting.count(symbol.first + 1)}"

@@ -31,21 +31,24 @@ class JumpHistory:
         self._forward: list[StagePosition] = []
 
     def add(self, position: StagePosition) -> None:
-        """Add the position before a jump. Afterwards, there is no position to go forward to."""
+        """Adds the position before a jump, and discards the positions to go forward to."""
         self._back.append(position)
         self._forward.clear()
 
     def go_back(self, current: StagePosition) -> StagePosition | None:
-        """Return the position before the last jump, if any, and record `current`, the cursor's position."""
+        """Returns the position before the last jump, if any, and records `current`, the cursor's position.
+
+        The next `go_forward` returns `current`.
+        """
         return self._move(self._back, self._forward, current)
 
     def go_forward(self, current: StagePosition) -> StagePosition | None:
-        """Return the position from which the user went back, if any, and record `current`, the cursor's position."""
+        """Returns the position from which the user went back, if any. The next `go_back` returns `current`."""
         return self._move(self._forward, self._back, current)
 
     @staticmethod
     def _move(source: list[StagePosition], target: list[StagePosition], current: StagePosition) -> StagePosition | None:
-        """Move back or forward: take the last position from `source`, and add `current` to `target`."""
+        """Removes and returns the last position of `source`, and adds `current` to `target`."""
         if not source:
             return None
         target.append(current)
@@ -60,23 +63,24 @@ class IrJumps:
         self._history = JumpHistory()
 
     def clear(self) -> None:
-        """Discard the history, whose positions belong to the stages of the previous graph."""
+        """Discards the history, whose positions belong to the stages of the previous graph."""
         self._history = JumpHistory()
 
     # ---- lines ---------------------------------------------------------------------------------------------------
 
     @property
     def _current_position(self) -> StagePosition | None:
+        """The position of the cursor; `None` without a chosen stage."""
         key = self._stages.chosen_key
         return StagePosition(key, self._view.line_number) if key is not None else None
 
     def go_to(self, line: int) -> None:
-        """Jump to a line of the chosen stage."""
+        """Jumps to a line of the chosen stage."""
         self._record_position()
         self._view.center(self._view.row_of(line))
 
     def go_to_position(self, position: StagePosition) -> None:
-        """Jump to a line of any stage."""
+        """Jumps to a line of any stage."""
         self._record_position()
         self._show(position)
 
@@ -85,7 +89,7 @@ class IrJumps:
             self._history.add(self._current_position)
 
     def _show(self, position: StagePosition) -> None:
-        """Move the cursor to a position; if it is in another stage, show that stage."""
+        """Moves the cursor to a position; if it is in another stage, shows that stage."""
         row, stage = self._stages.find(position.key), self._stages.chosen_stage
         if row is None:
             self._context.say(f"stage {position.key[0]} no longer exists")
@@ -95,12 +99,12 @@ class IrJumps:
             self._view.show_line(row, position.line)
 
     def go_back(self) -> None:
-        """Return to the position before the last jump."""
+        """Returns to the position before the last jump."""
         current = self._current_position
         self._go_to_recorded(self._history.go_back(current) if current is not None else None)
 
     def go_forward(self) -> None:
-        """Return to the position from which the user went back."""
+        """Returns to the position from which the user went back."""
         current = self._current_position
         self._go_to_recorded(self._history.go_forward(current) if current is not None else None)
 
@@ -111,14 +115,13 @@ class IrJumps:
             self._show(position)
 
     def ask_line(self) -> None:
-        """Ask for a line number, and jump to that line."""
         self._context.dialogs.ask("line", "", self._go_to_number)
 
     def _go_to_number(self, text: str) -> None:
-        """Jump to the line with the typed number, counted from 1, or to the last line if there are fewer."""
+        """Jumps to the line with the typed number, counted from 1, or to the last line if there are fewer."""
         number = text.strip().replace(",", "")
         if number.isdecimal():
-            # `int` rejects numbers with thousands of digits; no text has so many lines that 9 digits do not suffice.
+            # `int` rejects numbers with thousands of digits. 9 digits suffice for the lines of any text.
             self.go_to(max(0, min(int(number[:9]), self._document.line_count) - 1))
         elif number:
             self._context.say(f"{text.strip()!r} is not a line number")
@@ -126,7 +129,6 @@ class IrJumps:
     # ---- bookmarks -----------------------------------------------------------------------------------------------
 
     def toggle_bookmark(self) -> None:
-        """Set or remove a bookmark on the cursor's line."""
         row, key = self._view.cursor, self._stages.chosen_key
         line, number = self._document.line_at(row), self._document.own_line(row)
         if line is None or number < 0 or key is None:
@@ -139,14 +141,13 @@ class IrJumps:
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:
-        """Whether a line of the chosen stage has a bookmark."""
         bookmarks = self._context.bookmarks
         return bool(bookmarks.marks) and number in bookmarks.lines_of(
             self._context.state.graph, self._stages.chosen_key
         )
 
     def open_bookmarks(self) -> None:
-        """List the bookmarks of the graph, and go to the chosen one."""
+        """Lists the bookmarks of the graph, and goes to the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         marks = [mark for mark in self._context.bookmarks.marks if mark.graph == self._context.state.graph]
@@ -161,7 +162,7 @@ class IrJumps:
             self._context.jobs.begin("ir-search", self._go_to_bookmark, mark)
 
     async def _go_to_bookmark(self, mark: Bookmark) -> None:
-        """Jump to the bookmark. If an edit has moved its line, jump to the nearest line with the same text."""
+        """Jumps to the bookmark. If an edit has moved its line, jumps to the nearest line with the same text."""
         row = self._stages.find(mark.key)
         if row is None:
             self._context.say(f"stage {mark.key[0]} no longer exists")
@@ -183,7 +184,7 @@ class StageSearch:
         self.running = False
 
     def ask_search_all(self) -> None:
-        """Ask for a pattern, and list the stages with matches and their matching lines."""
+        """Asks for a pattern, and lists the stages with matches and their matching lines."""
         self._context.dialogs.ask(
             "search all stages",
             self._search.matches.pattern.typed,
@@ -191,7 +192,7 @@ class StageSearch:
         )
 
     def ask_first(self) -> None:
-        """Ask for a pattern, and go to the first line that matches it in the first stage with matches."""
+        """Asks for a pattern, and goes to the first line that matches it in the first stage with matches."""
         self._context.dialogs.ask(
             "first stage with",
             self._search.matches.pattern.typed,
@@ -211,7 +212,7 @@ class StageSearch:
             self._context.say(f"{pattern.typed}: {first_and_last_text(rows, stages)}")
 
     async def _search_all_stages(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
-        """Search all stages. Returns all stages, and those with matches; both are empty for an unusable pattern.
+        """Searches all stages. Returns all stages, and the stages with matches; both are empty for an invalid pattern.
 
         Shows the progress, and a message if no stage has a match. Highlights the matches in the chosen stage.
         """
@@ -241,7 +242,7 @@ class StageSearch:
         self._context.say(f"{frame.activity}: press {key_of('cancel')} to cancel")
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
-        """List the matching lines of `stages`, and go to the chosen line."""
+        """Lists the matching lines of `stages` under `title` and `summary`, and goes to the chosen line."""
         from buddy.app.screens.stage_lists import SearchResultsScreen
 
         self._context.dialogs.open(SearchResultsScreen(title, summary, stages), self._show_result)

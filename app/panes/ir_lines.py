@@ -11,9 +11,9 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.abbreviations import MAX_EXPANDED, TypeNames, abbreviate_types
+from buddy.app.reports.text.abbreviations import MAX_EXPANDED, ConstantGap, TypeNames, abbreviate_types
 from buddy.app.session.line_cache import AnnotatedLine
-from buddy.app.widgets.look import Cells
+from buddy.app.widgets.look import Cells, cells_length
 from buddy.app.workspace.inputs import relative_to_working_directory
 
 # The distance of tab stops, in columns.
@@ -38,14 +38,13 @@ class IrTypes:
         self._names = TypeNames()
 
     def toggle_abbreviations(self) -> None:
-        """Abbreviate types and attributes, or show them in full."""
         self.abbreviated = not self.abbreviated
         self._view.redraw_lines()
         self.name_types()
         self._context.say("types and attributes in short" if self.abbreviated else "types and attributes in full")
 
     def name_types(self) -> None:
-        """If `abbreviated` is set, give names to the long types of the stage, and draw them."""
+        """If `abbreviated` is set, gives names to the long types of the stage, and draws the names."""
         self._context.jobs.begin("ir-types", self._name_types)
 
     async def _name_types(self) -> None:
@@ -53,10 +52,10 @@ class IrTypes:
             self._view.redraw_lines()
 
     async def _use_types(self) -> bool | None:
-        """Load the types of the chosen stage and of the other stage of a diff, and give them names.
+        """Loads the types of the chosen stage and of the other stage of a diff, and gives names to the types.
 
-        Returns whether a name has changed, so that lines must be drawn again; `None` if the types could not be loaded,
-        after a message with the reason.
+        Returns whether a name has changed, so that lines must be drawn again. If the types cannot be loaded, shows the
+        reason and returns `None`.
         """
         other = self._document.other if self._document.diff is not None else None
         stages = [stage for stage in (self._stages.chosen_stage, other) if stage is not None]
@@ -70,17 +69,18 @@ class IrTypes:
         return self._names.show(*texts)
 
     def list_types(self) -> None:
-        """List the long types of the stage with their names, and go to the chosen one."""
+        """Lists the long types of the stage with their names, and goes to the chosen one."""
         self._context.jobs.begin_opening("ir-types", self._list_types)
 
     async def _list_types(self) -> None:
-        """Load the types of the chosen stage, then open the list of them."""
+        """Loads the types of the chosen stage, then opens the list of them."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         stage, loaded_stage = self._stages.chosen_stage, None
-        # During the request, another stage may be chosen, whose types must be loaded then.
+        # If the user chooses another stage during the request, its types must be loaded, too.
         while stage is not None and stage is not loaded_stage:
-            names_changed, loaded_stage = await self._use_types(), stage
+            loaded_stage = stage
+            names_changed = await self._use_types()
             if names_changed is None:
                 return
             if names_changed and self.abbreviated:
@@ -118,13 +118,15 @@ class IrTypes:
         if not self.abbreviated or not document.row_count or stage is None or stage.language != "mlir":
             return []
         line = document.line_at(self._view.cursor)
+        types = self._names.types_on(line.text) if line is not None else {}
         cells: Cells = [(" ", "text")]
-        for name, text in (self._names.types_on(line.text) if line is not None else {}).items():
+        for name, type_text in types.items():
             gap: Cells = [("  ", "text")] if len(cells) > 1 else []
-            columns = width - sum(len(part) for part, _ in (*cells, *gap)) - len(name) - 3
-            if columns < len(text) and gap:
+            columns = width - cells_length([*cells, *gap]) - len(f"{name} = ")
+            # Only the first type is clipped.
+            if columns < len(type_text) and gap:
                 break
-            clipped = formatting.clip(text, max(columns, 0), self._context.glyphs)
+            clipped = formatting.clip(type_text, max(columns, 0), self._context.glyphs)
             cells += [*gap, (name, "accent"), (" = ", "dim"), (clipped, "text")]
         return [cells]
 
@@ -142,11 +144,11 @@ class IrLines:
         self._stages, self._types = stages, types
 
     def show_full_line(self) -> None:
-        """Open a screen with the full text of the cursor's line and the graph nodes that it comes from."""
+        """Opens a screen with the full text of the cursor's line and the graph nodes that it comes from."""
         self._context.jobs.begin_opening("ir-line", self._show_full_line)
 
     async def _show_full_line(self) -> None:
-        """Load the cursor's line with its constants in full, then open the screen."""
+        """Loads the cursor's line with its constants in full, then opens the screen."""
         from buddy.app.screens.detail import DetailScreen
 
         document, stage = self._document, self._stages.chosen_stage
@@ -172,7 +174,7 @@ class IrLines:
         self._context.dialogs.open(DetailScreen(title, lines))
 
     def _own_line(self) -> int:
-        """Return the number of the cursor's line in the stage. If the stage lacks it, show the reason and return -1."""
+        """Returns the number of the cursor's line in the stage. If the stage lacks it, says why and returns -1."""
         document, row = self._document, self._view.cursor
         number = document.own_line(row) if document.row_count else 0
         if number < 0:
@@ -182,12 +184,12 @@ class IrLines:
         return number
 
     def expand_constant(self) -> None:
-        """Show more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
+        """Shows more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
-        """Show the types of the cursor's line in full, or load the next part of a constant; else, elide all again."""
-        document, say = self._document, self._context.say
+        """Shows the types of the cursor's line in full, or the next part of a constant, or elides all again."""
+        document = self._document
         number, text = self._own_line(), document.text
         line = self._context.session.cache.get(text, number) if number >= 0 else None
         if line is None:
@@ -195,39 +197,36 @@ class IrLines:
         expansions, expanded_line = document.expansions, document.line_of_text(text, number)
         if expanded_line is not None and document.diff is None and self._types.abbreviates(expanded_line):
             expansions.show_full(text, number)
-            self._view.rows_changed()
-            return
-        next_gap = expansions.next_gap(text, number, line.text)
-        if next_gap is None:
-            was_expanded = expansions.collapse(text, number)
-            say(
-                "constants are elided again"
-                if was_expanded
-                else f"nothing is elided on this line: press {key_of('ir.whole-line')} to show the full line"
-            )
-        else:
-            index, gap = next_gap
-            count = MAX_EXPANDED if gap.at_end else min(gap.missing, MAX_EXPANDED)
-            characters = await self._context.queries.fetch_characters(text, number, gap.start, count)
-            if characters is None:
+        elif (next_gap := expansions.next_gap(text, number, line.text)) is not None:
+            if not await self._fill_gap(text, number, *next_gap):
                 return
-            total = characters.line_length - gap.start if gap.at_end else gap.missing
-            missing = total - len(characters.content)
-            expansions.fill(text, number, index, characters.content, missing)
-            total_text = (
-                f" of {formatting.count(total)}: press {key_of('ir.write')} to write the stage to a file"
-                if missing
-                else ""
-            )
-            say(f"expanded {formatting.count(len(characters.content))} characters{total_text}")
+        elif expansions.collapse(text, number):
+            self._context.say("constants are elided again")
+        else:
+            key = key_of("ir.whole-line")
+            self._context.say(f"nothing is elided on this line: press {key} to show the full line")
         self._view.rows_changed()
 
+    async def _fill_gap(self, text: str, number: int, index: int, gap: ConstantGap) -> bool:
+        """Loads the start of the elided constant at gap `index` of line `number`. Returns whether it was loaded."""
+        count = MAX_EXPANDED if gap.at_end else min(gap.missing, MAX_EXPANDED)
+        characters = await self._context.queries.fetch_characters(text, number, gap.start, count)
+        if characters is None:
+            return False
+        total = characters.line_length - gap.start if gap.at_end else gap.missing
+        missing = total - len(characters.content)
+        self._document.expansions.fill(text, number, index, characters.content, missing)
+        message = f"expanded {formatting.count(len(characters.content))} characters"
+        if missing:
+            message += f" of {formatting.count(total)}: press {key_of('ir.write')} to write the stage to a file"
+        self._context.say(message)
+        return True
+
     def describe_op(self) -> None:
-        """Show the documentation of the op on the cursor's line."""
         self._context.jobs.begin_opening("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:
-        """Load the documentation of the op on the cursor's line, then open a screen with it."""
+        """Loads the documentation of the op on the cursor's line, then opens a screen with it."""
         from buddy.app.screens.detail import DetailScreen
 
         line = self._document.line_at(self._view.cursor)

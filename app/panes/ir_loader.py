@@ -30,13 +30,13 @@ class LoaderView(IrView, Protocol):
         """The number of rows on the screen."""
 
     def draw_stage(self, cursor: int, top: int) -> None:
-        """Draw another text of the document, with the cursor on row `cursor`, from row `top` on."""
+        """Draws another text of the document, with the cursor on row `cursor`, from row `top` on."""
 
 
 class IrRows(NamedTuple):
     """The rows of a stage that is shown next: lines that `folds` does not hide, or rows of the diff from `other`.
 
-    The fields are the arguments of `IrDocument.show`.
+    `IrDocument.show` takes the fields as its arguments.
     """
 
     stage: Stage
@@ -45,33 +45,38 @@ class IrRows(NamedTuple):
     folds: Folds
 
     def lines_on(self, top: int, page: int) -> list[tuple[str, int]]:
-        """The lines, each with the name of its text, to load before `page` rows from row `top` on can be drawn."""
+        """The lines to load before `page` rows from row `top` on can be drawn, each as (name of its text, number)."""
         stage, diff, other, folds = self
         if diff is None or other is None:
             numbers = [folds.line_of(row) for row in range(top, min(top + page, folds.count))] or [0]
             # Loading a line loads its page, so one line of each page is enough.
-            return [(stage.text, number) for number in {number // PAGE_LINES: number for number in numbers}.values()]
-        to_load: dict[tuple[str, int], None] = {}
+            line_of_page = {number // PAGE_LINES: number for number in numbers}
+            return [(stage.text, number) for number in line_of_page.values()]
+        to_load: dict[tuple[str, int], None] = {}  # an ordered set
         for number in range(top, min(top + page, diff.count)):
             row = diff.row(number)
-            lines = [(stage.text, row.after), (other.text, row.before)]
+            after, before = row.after, row.before
             if row.kind in ("removed", "added"):
-                # The words that differ from the partner, a line of the other text, are highlighted.
-                lines = [(stage.text, max(row.after, row.partner)), (other.text, max(row.before, row.partner))]
+                # The partner, a line of the other text, is needed to highlight the words that differ.
+                after, before = max(after, row.partner), max(before, row.partner)
+            lines = [(stage.text, after), (other.text, before)]
             to_load |= dict.fromkeys((text, line) for text, line in lines if line >= 0)
         return list(to_load)
 
     def cursor_and_top(self, line: int, offset: int, page: int) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen, so that `line` is `offset` rows below the first row.
 
-        If the line is folded in a diff, the cursor is on the next change instead; -1 is the first change of a diff.
+        If the line is folded in a diff, the cursor is on the next change instead. For -1, it is on the first change of
+        a diff. A change is in the middle of the `page` rows on the screen.
         """
-        is_first_change = line < 0
+        wants_first_change = line < 0
         line = max(0, min(line, self.stage.lines - 1))
         if self.diff is None:
-            return self.folds.row_of(line), max(0, self.folds.row_of(line) - offset)
-        if is_first_change and self.diff.changes:
-            return self.diff.changes[0], _first_row_around(self.diff.changes[0], page)
+            row = self.folds.row_of(line)
+            return row, max(0, row - offset)
+        if wants_first_change and self.diff.changes:
+            first_change = self.diff.changes[0]
+            return first_change, _first_row_around(first_change, page)
         cursor = self.diff.row_of(line) if self.diff.count and line < self.stage.lines else 0
         if self.diff.changes and self.diff.row(cursor).kind == "fold":
             cursor = self.diff.change_after(cursor) or 0
@@ -79,15 +84,16 @@ class IrRows(NamedTuple):
         return cursor, max(0, cursor - offset)
 
 
-# A line with more characters is found again by its number and its node, not by its content.
+# The content of a line with more characters is not saved: the line is found again by its number and its node.
 MAX_SAVED_CHARACTERS = 1000
 
 
 class CursorPosition(NamedTuple):
     """The cursor in a stage: its line in the text named `text`, and its distance in rows from the first row.
 
-    `content` and `nodes` are those of the line, and `node` is the node that was selected then; with them, the line is
-    found in another text. With `is_by_number`, the line was requested by its number, -1 for the first change of a diff.
+    `content` is the text of the line, `nodes` are the nodes that it comes from, and `node` is the node that was
+    selected then; with them, the line is found in another text. With `is_by_number`, the line was requested by its
+    number, -1 for the first change of a diff.
     """
 
     text: str
@@ -99,15 +105,16 @@ class CursorPosition(NamedTuple):
     is_by_number: bool = False
 
 
-# Names of values, blocks, aliases and types, which an edit of the recipe renumbers; and a pattern of any such name.
+# The names of values, blocks, aliases and types in a line. An edit of the recipe renumbers them.
 _NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
+# The pattern of any such name in another text.
 _ANY_NAME = r"[%#!^][\w$.:#-]+"
-# The maximum number of lines of a node in a text that are checked: the text has the node if one of them does not match
-# `BOUNDARY_LINE`.
+# Of the lines of a node in a text, at most this many are checked. If one of them does not match `BOUNDARY_LINE`, the
+# text has the node.
 _MAX_CHECKED_LINES = 6
 # The number of characters at the start of a line that are searched for in another text.
 _MAX_SEARCHED = 300
-# If a node has no line, the maximum number of its direct and indirect users whose lines are searched.
+# If a node has no line, the lines of at most this many direct and indirect users are searched.
 _MAX_USERS = 6
 # The maximum number of names of fused nodes in a message.
 _MAX_FUSED_NAMES = 3
@@ -120,7 +127,7 @@ def similar_lines(content: str) -> Pattern:
 
 
 def users_of(rows: Sequence[NodeRow], node: str) -> list[str]:
-    """Returns the stable names of the nodes that read `node`, then of their users; the nearest `_MAX_USERS`."""
+    """Returns the stable names of the users of `node`, then of their users, and so on; at most `_MAX_USERS`."""
     queue = [row.index for row in rows if row.stable == node]
     users: dict[int, NodeRow] = {}
     while queue and len(users) < _MAX_USERS:
@@ -132,7 +139,7 @@ def users_of(rows: Sequence[NodeRow], node: str) -> list[str]:
 
 
 class IrLoader:
-    """Loads stages in the background, and keeps the cursor of each on the line, or on the node, that the user follows.
+    """Loads stages in the background, and keeps the cursor of each stage on the line or the node that the user follows.
 
     An edit of the recipe, an undo or a reload may give a stage another text. The loader finds the line of the cursor
     again in that text.
@@ -149,12 +156,12 @@ class IrLoader:
     ) -> None:
         self._context, self._view, self._document = context, view, document
         self._stages, self._comparison, self._folds = stages, comparison, folds
-        # The key of the stage that is drawn.
         self._drawn_key: StageKey | None = None
         # The stage that is being loaded, and the content to draw when it is loaded.
         self._requested: tuple[StageKey, IrContent] | None = None
-        # The last position of the cursor in each stage, and, because an undo brings texts back, in each of its texts.
+        # The last position of the cursor in each stage.
         self._positions: dict[StageKey, CursorPosition] = {}
+        # The last position in each text of a stage, because an undo brings an earlier text back.
         self._text_positions: dict[tuple[StageKey, str], CursorPosition] = {}
         # The name of the text, the number and the content of the line at the cursor. The line is stored here because a
         # restart of the engine clears the cache.
@@ -163,13 +170,13 @@ class IrLoader:
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
     def note_cursor_line(self) -> None:
-        """Note the line at the cursor, so that it can be found in another text. Called when the cursor has moved."""
+        """Notes the line at the cursor, to find it in another text later. Called when the cursor has moved."""
         line = self._document.line_at(self._view.cursor)
         if line is not None:
             self._noted_line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
-        """Remember the position of the cursor in the chosen stage, if that stage is drawn."""
+        """Remembers the position of the cursor in the chosen stage, if the stage is drawn."""
         if self._stages.chosen_key is not None and self._stages.chosen_key == self._drawn_key:
             self._remember(self._stages.chosen_key, self._current_position())
 
@@ -180,18 +187,21 @@ class IrLoader:
     def _current_position(self) -> CursorPosition:
         """The position of the cursor on the screen."""
         view, text = self._view, self._document.text
-        is_noted = self._noted_line is not None and self._noted_line[:2] == (text, view.line_number)
-        line = self._noted_line[2] if is_noted and self._noted_line is not None else AnnotatedLine("")
+        line = AnnotatedLine("")
+        if self._noted_line is not None:
+            noted_text, noted_number, noted_line = self._noted_line
+            if (noted_text, noted_number) == (text, view.line_number):
+                line = noted_line
         node = self._context.selection.node
         return CursorPosition(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
 
     def set_line(self, row: StageRow, line: int) -> None:
-        """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
+        """Sets the line at which the stage of `row` is shown next, and marks the stage to be loaded again."""
         self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, is_by_number=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
     def cursor_to_save(self, key: StageKey) -> SavedCursor | None:
-        """The last position of the cursor in a stage."""
+        """The last position of the cursor in a stage; `None` if the stage was never shown."""
         position = self._current_position() if key == self._drawn_key else self._positions.get(key)
         if position is None:
             return None
@@ -200,12 +210,12 @@ class IrLoader:
         return SavedCursor(position.text, position.line, position.offset, content, node)
 
     def restore_cursor(self, key: StageKey, saved: SavedCursor) -> None:
-        """Use a saved position when the stage is shown first."""
+        """Sets the position of the cursor in a stage that is not shown yet to a saved one."""
         nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
         self._positions[key] = CursorPosition(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
 
     def clear(self) -> None:
-        """Forget the positions in the stages of the previous graph."""
+        """Forgets the positions in the stages of the previous graph."""
         self._positions.clear()
         self._text_positions.clear()
         self._drawn_key = self._requested = self._noted_line = None
@@ -213,9 +223,9 @@ class IrLoader:
     # ---- loading -------------------------------------------------------------------------------------------------
 
     def load(self, row: StageRow) -> bool:
-        """Start to load a stage, unless it is shown or being loaded.
+        """Starts to load a stage, unless it is shown or being loaded.
 
-        Returns false if its generic form must be printed first; the view then opens the stage again.
+        Returns false if the generic form of the stage must be printed first; then opens the stage again later.
         """
         texts_to_print = self._stages.texts_to_print(row.stage, self._comparison.other_of(row))
         if texts_to_print:
@@ -228,12 +238,12 @@ class IrLoader:
         return True
 
     async def _print_generic(self, texts: Sequence[str]) -> None:
-        """Print texts in the generic form, then open the stage again."""
+        """Prints texts in the generic form, then opens the stage again."""
         await self._stages.print_generic(texts)
         self._view.open_stage()
 
     async def _load(self, row: StageRow) -> None:
-        """Load the diff or the folds of a stage and the lines on the screen, then draw it if it is still chosen.
+        """Loads the diff or the folds of a stage and the lines on the screen. If the stage is still chosen, draws it.
 
         If another comparison was chosen meanwhile, opens the stage again.
         """
@@ -261,11 +271,11 @@ class IrLoader:
             self._view.open_stage()
 
     async def _cursor_and_top(self, key: StageKey, rows: IrRows) -> tuple[int, int]:
-        """The row of the cursor and the first row on the screen.
+        """Returns the row of the cursor and the first row on the screen.
 
-        The cursor has its last position in the stage if the same node is selected as then; otherwise, it is on the main
-        line of the selected node. In a diff that hides this line, it is on the first change. If the stage has another
-        text than at the last position, the line is found again in this text.
+        If the same node is selected as at the last position in the stage, the cursor has this position. Otherwise, it
+        is on the main line of the selected node, or, in a diff that hides this line, on the first change. If the stage
+        has another text than at the last position, the line is found again in the new text.
         """
         view, text = self._view, rows.stage.text
         position, node = self._positions.get(key), self._context.selection.node
@@ -293,10 +303,10 @@ class IrLoader:
         return row, _first_row_around(row, view.page)
 
     async def _find_again(self, position: CursorPosition, stage: Stage) -> int:
-        """The line in the text of `stage` that corresponds to `position`, which is in another text.
+        """Returns the line in the text of `stage` that corresponds to `position`, which is in another text.
 
-        Of the lines that differ in names only, and come from the same node, it is the one with the nearest number;
-        else the main line of the node; else the line with the same number.
+        Of the lines that differ in names only, and come from the same node, it is the line with the nearest number.
+        Without such lines, it is the main line of the node, or else the line with the same number.
         """
         queries = self._context.queries
         result = await queries.search(stage.text, similar_lines(position.content)) if position.content.strip() else None
@@ -310,16 +320,16 @@ class IrLoader:
         return min(lines, key=lambda line: abs(line - position.line), default=min(position.line, stage.lines - 1))
 
     async def _main_line_of_selected(self, text: str) -> int:
-        """The main line of the selected node, else of the nearest node that reads it; -1 without one."""
+        """Returns the main line of the selected node, or else of its nearest user with one, or else -1."""
         node, info = self._context.selection.node, self._context.state.info
         readers = users_of(info.rows if info is not None else (), node)
         return await self._context.queries.find_main_line(text, node, tuple(readers))
 
     async def _report_node(self, row: StageRow, previous: CursorPosition) -> None:
-        """Show a message about the node that the user follows, if the stage of `row` has fused it or lacks it.
+        """Shows a message about the node that the user follows, if the stage of `row` has fused it or lacks it.
 
         `previous` is the position of the cursor before the stage was shown. The message says with which nodes the node
-        is fused, or between which stages it has lines.
+        is fused, or before or after which stage it has no line.
         """
         selection, node = self._context.selection, previous.node
         if not node or node not in previous.nodes or selection.node != node or self._is_other_pane_searched():
@@ -340,40 +350,42 @@ class IrLoader:
             self._context.say(f"{name} {range_text}{cursor_text}")
 
     async def _node_range_text(self, row: StageRow, node: str) -> str:
-        """Return `has no line after X` or `has no line before X` for a node, empty if the stage of `row` has a line.
+        """Returns `has no line after X` or `has no line before X` for a node; empty if the stage of `row` has a line.
 
-        X is the first stage without a line of the node, or the first one with a line, and a remark of the pass follows.
+        In "after X", X is the first stage without a line of the node; a pass's remark about the node follows, if any.
+        In "before X", X is the first stage with a line.
         """
         rows = list(self._stages.rows)
         texts = tuple(dict.fromkeys(other.stage.text for other in rows))
         answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_CHECKED_LINES))
         traces = answer.traces if answer is not None else ()
         texts_with_node = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
-        index = next((k for k, other in enumerate(rows) if other.key == row.key), len(rows) - 1)
-        last_with_node = next((k for k in range(index, -1, -1) if rows[k].stage.text in texts_with_node), -1)
+        has_node = [other.stage.text in texts_with_node for other in rows]
+        index = next((number for number, other in enumerate(rows) if other.key == row.key), len(rows) - 1)
+        last_with_node = next((number for number in range(index, -1, -1) if has_node[number]), -1)
         if last_with_node == index:
             return ""
         if last_with_node < 0:
-            first_name = next((other.stage.name for other in rows[index:] if other.stage.text in texts_with_node), "")
+            first_name = next((rows[number].stage.name for number in range(index, len(rows)) if has_node[number]), "")
             return f"has no line before {first_name}" if first_name else "has no line in any stage"
         # The pass that merged the op into another one has a remark; a later pass may have removed the rest of the op.
         passes = {other.stage.name for other in rows[: last_with_node + 2]}
         remarks = [
-            (pass_name, text)
+            f" ({pass_name}: {text})"
             for pass_name, subject, text in self._context.state.remarks
             if subject == node and pass_name in passes
         ]
-        remark = f" ({remarks[-1][0]}: {remarks[-1][1]})" if remarks else ""
-        return f"has no line after {rows[last_with_node + 1].stage.name}{remark}"
+        last_remark = remarks[-1] if remarks else ""
+        return f"has no line after {rows[last_with_node + 1].stage.name}{last_remark}"
 
     def _is_other_pane_searched(self) -> bool:
-        """Whether another pane has focus, and its search is active: its search messages must stay on the screen."""
+        """Whether another pane has focus, and searches: then the messages of the search must stay on the screen."""
         layout = self._context.layout
         pane = layout.panes[layout.pane_id]
         return layout.pane_id != "ir" and isinstance(pane, CursorView) and pane.search.is_active
 
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
-        """Load the lines of the rows on the screen. Returns whether all requests have succeeded."""
+        """Loads the lines of the rows on the screen. Returns whether all requests have succeeded."""
         queries = self._context.queries
         # A list, not a generator: after a failed request, the other lines are still loaded.
         return all([await queries.load_lines(text, line, 1) for text, line in rows.lines_on(top, self._view.page)])

@@ -18,14 +18,14 @@ from buddy.compiler.protocol import Hits
 VALUE = re.compile(r"%[\w$.\-]+")
 # The results that an op defines, at the start of its line.
 RESULTS = re.compile(r"^\s*(%[\w$.\-]+(?::\d+)?(?:,\s*%[\w$.\-]+(?::\d+)?)*)\s*=")
-# Values, symbols, labels (of blocks and of assembly), aliases of attributes and types; not attributes of a dialect such
-# as `#arith.fastmath<…>`.
+# Values, symbols, labels (of blocks and of assembly), aliases of attributes and types. An attribute of a dialect, such
+# as `#arith.fastmath<…>`, is not a name.
 NAME = re.compile(r'[%^@][\w$.\-]+|@"[^"\n]*"|\.L\w+|(?<![\w"])[#!](?!dbg)[A-Za-z_]\w*\b(?![.<])|(?<![\w"])[#!]\d+\b')
 # A string literal, but not a quoted symbol such as `@"a b"`.
 _STRING = re.compile(r'(?<!@)"(?:[^"\\\n]|\\.)*"')
 # Matches only at the end of a name.
 _NAME_END = r"(?![\w$.\-])"
-# The start of a line with an op; the group is its name.
+# The start of a line with an op. The group is the name of the op.
 _OP_LINE = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|return|module)\b')
 # Ops that are printed without their dialect.
 _DEFAULT_DIALECT = {"call": "func.call", "return": "func.return", "module": "builtin.module"}
@@ -78,19 +78,18 @@ def use_pattern(name: str) -> str:
 class IrNames:
     """The current name, which is underlined on the screen: the name that the user has picked on the cursor's line.
 
-    On another line, no name is picked, and its first name is the current one.
+    If the user has picked none there, it is the first name on the line.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument) -> None:
         self._context, self._view, self._document = context, view, document
         # The current name, "" for none.
         self.current = ""
-        # The row with a picked name, and the index of the name on it.
+        # The row on which the user has picked a name last, and the index of the name on it.
         self._picked = (-1, 0)
 
     @property
     def _names_on_line(self) -> list[str]:
-        """The names on the cursor's line."""
         line = self._document.line_at(self._view.cursor)
         return all_names(line.text) if line else []
 
@@ -102,7 +101,7 @@ class IrNames:
         return names[index % len(names)] if names else ""
 
     def update(self) -> None:
-        """Set the current name for the cursor's line, and underline it everywhere on the screen."""
+        """Sets the current name for the cursor's line, and draws the rows that contain it or the previous one."""
         previous, names = self.current, self._names_on_line
         self.current = self.picked or (names[0] if names else "")
         if self.current == previous:
@@ -113,15 +112,13 @@ class IrNames:
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
-        """Pick the next name of the line."""
         self._pick(1)
 
     def previous_name(self) -> None:
-        """Pick the previous name of the line."""
         self._pick(-1)
 
     def _pick(self, offset: int) -> None:
-        """Pick the name that is `offset` names after the current one on the cursor's line."""
+        """Picks the name that is `offset` names after the current one on the cursor's line."""
         names = self._names_on_line
         if not names:
             self._context.say("no name on this line")
@@ -132,7 +129,7 @@ class IrNames:
         self._context.say(f"{self.current}: {self._picked[1] + 1} of {len(names)} names on this line")
 
     def pick_at(self, text: str, offset: int) -> None:
-        """Pick the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
+        """Picks the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
         name = next((match[0] for match in NAME.finditer(text) if match.start() <= offset < match.end()), "")
         if name in self._names_on_line:
             self._picked = (self._view.cursor, self._names_on_line.index(name))
@@ -157,29 +154,28 @@ class IrReferences:
         self._context, self._view, self._document = context, view, document
         self._stages, self._symbols = stages, symbols
         self._names, self._jumps, self._search, self._stage_search = names, jumps, search, stage_search
-        # The row of the operand that was looked up last, and its index on the row.
-        self._operand = (-1, 0)
+        # The row of the operand that was looked up last, and the index of the operand on the row.
+        self._last_operand = (-1, 0)
 
     async def _function_at(self, line: int) -> range:
-        """The lines of the function that contains `line`; all lines if no function contains it."""
+        """Returns the lines of the function that contains `line`; all lines if no function contains it."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage else ()
         function = next((symbol for symbol in symbols if symbol.first <= line <= symbol.last), None)
         return range(function.first, function.last + 1) if function else range(self._document.line_count)
 
     def search_value(self) -> None:
-        """Search the stage for the current name."""
         if self._names.current:
             self._search.find(case_sensitive_regex(use_pattern(self._names.current)), jump=False)
         else:
             self._context.say("no name on this line")
 
     def go_to_definition(self) -> None:
-        """Go to the definition of the picked name. Without one, each call takes the next operand."""
+        """Goes to the definition of the picked name. Without one, each call takes the next operand."""
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:
-        """Search for the definition of the picked name or of the next operand, and jump to it."""
+        """Searches for the definition of the picked name or of the next operand, and jumps to it."""
         name = self._names.picked or self._next_operand()
         if not name:
             self._context.say("no operand on this line")
@@ -198,23 +194,23 @@ class IrReferences:
             self._context.say(f"{name} is not defined {where}")
 
     def _next_operand(self) -> str:
-        """The operand of the cursor's line after the one that was looked up last; the first operand of another line."""
+        """Returns the operand of the cursor's line after the last result; on another line, the first; "" for none."""
         row = self._view.cursor
         line = self._document.line_at(row)
         operands = (used_values(line.text) or all_names(line.text)) if line else []
         if not operands:
             return ""
-        last_row, index = self._operand
-        index = (index + 1) % len(operands) if last_row == row else 0
-        self._operand = (row, index)
+        last_row, last_index = self._last_operand
+        index = (last_index + 1) % len(operands) if last_row == row else 0
+        self._last_operand = (row, index)
         return operands[index]
 
     def go_to_use(self) -> None:
-        """Go to the next use of the current name. The uses below the cursor become the matches of the search."""
+        """Goes to the next use of the current name. The uses below the cursor become the matches of the search."""
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
-        """Search for the uses of the current name, and go to the first one below the cursor."""
+        """Searches for the uses of the current name, and goes to the first one below the cursor."""
         name, line = self._names.current, self._view.line_number
         hits = await self._uses(name, line)
         if hits is None:
@@ -228,7 +224,7 @@ class IrReferences:
             self._context.say(f"{name} is not used below")
 
     def list_uses(self) -> None:
-        """List the lines of the function or of the stage that contain the current name."""
+        """Lists the lines of the function or of the stage that contain the current name."""
         self._context.jobs.begin_opening("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
@@ -239,9 +235,9 @@ class IrReferences:
             self._stage_search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:
-        """The lines of the stage that contain `name`, for a value or a block only those of the function around `line`.
+        """Returns the lines of the stage that contain `name`; of a value or a block, those in the function of `line`.
 
-        Returns `None` if another stage is shown when the engine answers.
+        Returns `None` without a name, if the request fails, or if another stage is shown when the engine answers.
         """
         if not name:
             self._context.say("no name on this line")
@@ -260,10 +256,10 @@ class IrReferences:
 
 
 def _definition_line(lines: Sequence[int], name: str, use: int, function: range) -> int | None:
-    """Returns the line among `lines` that defines `name`, which is used on line `use`; `None` without any.
+    """Returns the line among `lines` that defines `name`, which is used on line `use`; `None` without one.
 
-    `lines` are in order, and match `definition_pattern`. `function` are the lines of the function with the use. A
-    symbol or an alias is defined by the first of `lines`, another name by the last one of the function above `use`.
+    `lines` are in order, and match `definition_pattern`. `function` are the lines of the function with the use. The
+    first of `lines` defines a symbol or an alias; another name, the last of `lines` in the function above `use`.
     """
     if name[0] in "@#!":
         return lines[0] if lines else None
@@ -278,5 +274,5 @@ def _definition_line(lines: Sequence[int], name: str, use: int, function: range)
 
 
 def _may_be_label(name: str) -> bool:
-    """Returns whether the name of a value may also be that of a block: in LLVM IR, both may be `%7`."""
+    """Returns whether the name of a value may also be the name of a block: in LLVM IR, both may be `%7`."""
     return name[1:].isdecimal()

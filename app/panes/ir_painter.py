@@ -46,9 +46,10 @@ class PainterView(IrView, Protocol):
 
 
 class TextLine(NamedTuple):
-    """Line `number` of the text with the name `text`, to draw in the syntax of `language`, or as `cells` if given.
+    """Line `number` of the text with the name `text`, to draw in the syntax of `language`.
 
-    `line` is `None` if it is not cached yet. `has_match` is true if the search has a match on the line.
+    `line` is `None` if it is not cached yet. `cells`, if not `None`, are drawn instead of its syntax. `has_match` is
+    true if the search has a match on the line.
     """
 
     text: str
@@ -75,12 +76,11 @@ class LinePainter:
         return list(self._drawn)
 
     def clear_cache(self) -> None:
-        """Clear the cache."""
         self._drawn.clear()
         self._cached_line_count = 0
 
     def cache_lines(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
-        """Cache the screen lines of a line, and remove the oldest ones if there are too many."""
+        """Caches the screen lines of a line, and removes the oldest ones if there are too many."""
         self._drawn[key] = drawn
         self._cached_line_count += len(drawn)
         while self._cached_line_count > MAX_CACHED_LINES and len(self._drawn) > 1:
@@ -90,26 +90,25 @@ class LinePainter:
     def strips(self, text_line: TextLine, columns: int, note: Cells, label: Cells) -> list[Strip]:
         """The screen lines of a line, each with `columns` columns. The last one ends with `note` and `label`.
 
-        Lines that are not wrapped are truncated before them. If lines are wrapped, a blank line is added for `note` if
-        necessary, and `label` is omitted unless it fits after the text.
+        A line that is not wrapped is truncated before `note` and `label`. A wrapped line gets a blank line for `note`
+        if necessary, and `label` is omitted unless it fits after the text.
         """
-        wrapped = self._view.wrapped
-        body = self._text_strips(text_line, columns - (0 if wrapped else cells_length(note) + cells_length(label)))
-        if wrapped and body[-1].cell_length + cells_length(note) > columns:
+        wrapped, note_width, label_width = self._view.wrapped, cells_length(note), cells_length(label)
+        body = self._text_strips(text_line, columns if wrapped else columns - note_width - label_width)
+        if wrapped and body[-1].cell_length + note_width > columns:
             body = [*body, Strip.blank(0)]
         *others, last = body
-        columns_before_note = columns - cells_length(note)
-        label = label if not wrapped or cells_length(label) < columns_before_note - last.cell_length else []
-        last = last.adjust_cell_length(max(columns_before_note - cells_length(label), 0))
+        if wrapped and last.cell_length + label_width >= columns - note_width:
+            label, label_width = [], 0
+        last = last.adjust_cell_length(max(columns - note_width - label_width, 0))
         end = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
         return [*(strip.adjust_cell_length(columns) for strip in others), Strip.join([last, Strip(end)])]
 
     def drawn_text(self, line: AnnotatedLine) -> str:
-        """The text that is drawn for a line, which may have abbreviated types."""
         return self._types.drawn_text(line)
 
     def _text_strips(self, text_line: TextLine, columns: int) -> list[Strip]:
-        """The segments of a wrapped line, or the part of a line that is on the screen; from the cache if possible."""
+        """The screen lines of a line's text: all if it is wrapped, else the part on the screen. Caches them."""
         line, view = text_line.line, self._view
         if line is None or columns <= 0:
             return [Strip.blank(max(columns, 0))]
@@ -126,7 +125,7 @@ class LinePainter:
         return [Strip(*drawn_line) for drawn_line in drawn]
 
     def _paint(self, text_line: TextLine, line: AnnotatedLine, columns: int) -> list[Strip]:
-        """Draw a line: its wrapped screen lines, or the part of it that is on the screen, with an ellipsis if cut."""
+        """Draws all screen lines of a wrapped line, else the part on the screen, with an ellipsis if it is cut."""
         cells, left = text_line.cells, self._view.left
         language, has_match = text_line.language, text_line.has_match
         if cells is not None:
@@ -136,18 +135,19 @@ class LinePainter:
             strip = self._style(text, language, cells, has_match)
             segments = wrap_segments(text, columns)
             return [_indent(strip.crop(segment.start, segment.end), segment.indent) for segment in segments]
-        is_cut = len(text) > left + columns
-        end = left + columns - is_cut  # an ellipsis takes one column
+        ellipsis = self._ellipsis if len(text) > left + columns else ""
+        columns -= len(ellipsis)
+        end = left + columns
         strip = self._style(text[: end + LEXED_BEYOND_EDGE], language, cells, has_match).crop(left, end)
-        ellipsis = Segment(self._ellipsis if is_cut else "", self._view.look.style("faint"))
-        return [strip.adjust_cell_length(columns - is_cut) + Strip([ellipsis])]
+        ellipsis_strip = Strip([Segment(ellipsis, self._view.look.style("faint"))])
+        return [strip.adjust_cell_length(columns) + ellipsis_strip]
 
     def _style(self, text: str, language: str, cells: Cells | None, has_match: bool) -> Strip:
         """The text in its syntax, or `cells`, with matches highlighted and the current name underlined."""
         from buddy.themes.lexers import spans
 
         if cells is None:
-            cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
+            cells = [(part, f"syntax:{kind}") for kind, part in spans(language, text)]
         if has_match:
             cells = self._matches.highlight(cells)
         style, name = self._view.look.style, self._names.current
@@ -180,7 +180,7 @@ class RowPainter:
         return self._document.line_number_width + 2 + self._assembly.width
 
     def character_at(self, line: AnnotatedLine, x: int, screen_line: int) -> tuple[str, int]:
-        """The drawn text of a line without a diff, and the offset of the character in it that is at a position.
+        """The drawn text of a line without a diff, and the offset in it of the character at a position.
 
         The position is column `x` of the pane, in screen line `screen_line` of the line, counted from 0.
         """
@@ -193,7 +193,6 @@ class RowPainter:
         return text, offset
 
     def strips(self, row: int, width: int) -> list[Strip]:
-        """The screen lines of a row."""
         document = self._document
         if document.diff is not None:
             return self._diff_strips(row, document.diff.row(row), document.diff.layout, width)
@@ -201,14 +200,14 @@ class RowPainter:
         mark, role = self._mark(row, number, line)
         assembly_cells, continuation_cells = self._assembly.cells(number, line)
         gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), *assembly_cells]
-        blank = (" " * (cells_length(gutter) - cells_length(continuation_cells)), role)
+        continuation_margin = (" " * (cells_length(gutter) - cells_length(continuation_cells)), role)
         columns = width - cells_length(gutter)
-        function = self._assembly.function_note(number, columns)
-        note = [*function, *self._fold_note(number)]
-        label = [] if function else self._node_note(row, line, columns)
+        function_note = self._assembly.function_note(number, columns)
+        note = [*function_note, *self._fold_note(number)]
+        label = [] if function_note else self._node_note(row, line, columns)
         text_line = TextLine(document.text, document.language, number, line, None, number in self._matches)
         strips = self._lines.strips(text_line, columns, note, label)
-        return self._with_gutter(gutter, [blank, *continuation_cells], strips)
+        return self._with_gutter(gutter, [continuation_margin, *continuation_cells], strips)
 
     def _with_gutter(self, gutter: Cells, continuation_gutter: Cells, strips: list[Strip]) -> list[Strip]:
         """Puts `gutter` before the first one of `strips`, and `continuation_gutter` before the others."""
@@ -222,8 +221,8 @@ class RowPainter:
     def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
         """The mark before a line number, and its role.
 
-        Marks are, in this order: the cursor, the selected node, a match of the search, the linked Python line, a
-        bookmark. Without a mark, the number has the colour of its Python line, if any.
+        The mark stands for the first of these that applies: the cursor, the selected node, a match of the search, the
+        linked Python line, a bookmark. Without a mark, the number has the colour of its Python line, if any.
         """
         selection = self._context.selection
         if row == self._view.cursor:
@@ -246,7 +245,7 @@ class RowPainter:
         return [(f" {self._dots} {formatting.count(count)} lines ", "fold")] if count else []
 
     def _node_note(self, row: int, line: AnnotatedLine | None, columns: int) -> Cells:
-        """The nodes of the cursor's line; if `shows_sources` is set, the nodes of any line, with its Python line."""
+        """The nodes of the cursor's line. With `shows_sources`, also the nodes and the Python line of other lines."""
         if row == self._view.cursor:
             return self._nodes_label(line, columns)
         if not self.shows_sources or line is None or not line.nodes:
@@ -289,8 +288,8 @@ class RowPainter:
 
     def _both_sides(self, row: int, diff_row: DiffRow, width: int) -> list[Strip]:
         """A row with a line of each text side by side. If one has fewer screen lines, blank lines follow below it."""
-        left = (width - 1) // 2
-        widths = (left, width - left - 1)
+        left_width = (width - 1) // 2
+        widths = (left_width, width - left_width - 1)
         bar = Strip([Segment(self._context.glyphs.line, self._view.look.style("faint"))])
         sides = [
             self._side(row, diff_row, side, "side-by-side", columns)
@@ -306,25 +305,28 @@ class RowPainter:
 
         `side` is "after" for the stage's text, "before" for the text that it is compared with.
         """
-        document, after = self._document, side == "after"
-        number = diff_row.after if after else diff_row.before
+        document, is_after, at_cursor = self._document, side == "after", row == self._view.cursor
+        number = diff_row.after if is_after else diff_row.before
         if number < 0:
             return [self._view.look.strip([], width)]
-        line = document.own_text_line(number) if after else document.other_text_line(number)
-        kind = "same" if diff_row.kind == "same" else "added" if after else "removed"
-        mark, role = self._mark(row, number if after else -1, line)
-        if kind != "same" and row != self._view.cursor:
+        line = document.own_text_line(number) if is_after else document.other_text_line(number)
+        changed_kind = "added" if is_after else "removed"
+        kind = "same" if diff_row.kind == "same" else changed_kind
+        # Matches and bookmarks are on lines of the stage's text only.
+        mark, role = self._mark(row, number if is_after else -1, line)
+        if kind != "same" and not at_cursor:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
         gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), sign]
+        continuation_gutter: Cells = [(" " * (cells_length(gutter) - 1), role), sign]
         columns = width - cells_length(gutter)
-        label = self._nodes_label(line, columns) if row == self._view.cursor and (after or diff_row.after < 0) else []
-        note = self._folded_note(diff_row) if after or layout != "side-by-side" else []
-        source = document if after or document.other is None else document.other
-        cells = self._changed_cells(diff_row, after, kind, line)
-        text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)
+        label = self._nodes_label(line, columns) if at_cursor and (is_after or diff_row.after < 0) else []
+        note = self._folded_note(diff_row) if is_after or layout != "side-by-side" else []
+        source = document if is_after or document.other is None else document.other
+        cells = self._changed_cells(diff_row, is_after, kind, line)
+        text_line = TextLine(source.text, source.language, number, line, cells, is_after and number in self._matches)
         strips = self._lines.strips(text_line, columns, note, label)
-        return self._with_gutter(gutter, [(" " * (cells_length(gutter) - 1), role), sign], strips)
+        return self._with_gutter(gutter, continuation_gutter, strips)
 
     def _folded_note(self, diff_row: DiffRow) -> Cells:
         """The lines that are folded under the first line of a function: `··· 120 lines +3 −4`."""
@@ -335,32 +337,32 @@ class RowPainter:
         pairs = zip(changes, ("added", "removed"), strict=True)
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
 
-    def _changed_cells(self, diff_row: DiffRow, after: bool, kind: str, line: AnnotatedLine | None) -> Cells | None:
+    def _changed_cells(self, diff_row: DiffRow, is_after: bool, kind: str, line: AnnotatedLine | None) -> Cells | None:
         """The cells of a changed line, with the words highlighted that differ from its partner in the other text.
 
-        Returns `None` for an unchanged line, which is drawn in its syntax. `after` is whether the line is of the
-        stage's text.
+        Returns `None` for an unchanged line, which is drawn in its syntax, and for a line that is not cached.
+        `is_after` is whether the line is of the stage's text.
         """
         if kind == "same" or line is None:
             return None
         document = self._document
         partner: AnnotatedLine | None = None
-        # Side by side, the partner is in the same row.
-        partner_number = max(diff_row.before if after else diff_row.after, diff_row.partner)
+        # Side by side, the partner is in the same row; otherwise, `diff_row.partner` is its number.
+        partner_number = max(diff_row.before if is_after else diff_row.after, diff_row.partner)
         if partner_number >= 0:
-            partner = document.other_text_line(partner_number) if after else document.own_text_line(partner_number)
+            partner = document.other_text_line(partner_number) if is_after else document.own_text_line(partner_number)
         spans: Spans = ()
         if partner is not None:
-            old_line, new_line = (partner.text, line.text) if after else (line.text, partner.text)
+            old_line, new_line = (partner.text, line.text) if is_after else (line.text, partner.text)
             aliases = document.diff.aliases if document.diff is not None else ()
             is_line_diff = document.content.mode == "line"
             old_spans, new_spans = changed_words(old_line, new_line, names=is_line_diff, aliases=aliases)
-            spans = new_spans if after else old_spans
+            spans = new_spans if is_after else old_spans
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 
 def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cells:
-    """Returns `line` as cells with the role `role`, and `word_role` in `spans`, which are pairs of offsets."""
+    """Returns `line` as cells with the role `role`, and `word_role` in `spans`, which are pairs (start, end)."""
     cells: Cells = []
     previous_end = 0
     for start, end in spans:
@@ -370,5 +372,5 @@ def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cel
 
 
 def _indent(strip: Strip, indent: int) -> Strip:
-    """Puts `indent` blank columns before a strip."""
+    """Returns `strip` after `indent` blank columns."""
     return Strip.join([Strip.blank(indent), strip]) if indent else strip

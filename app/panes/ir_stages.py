@@ -42,7 +42,7 @@ class PhaseTab:
 def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
     """Returns one label per tab, at most `width` columns in total if possible. `active` is the name of a tab.
 
-    If necessary, tabs lose their names, first those that are farthest from the active tab.
+    If necessary, tabs lose their names, the tabs that are farthest from the active one first.
     """
     active_index = next((index for index, tab in enumerate(tabs) if tab.name == active), 0)
     farthest_first = sorted(range(len(tabs)), key=lambda index: abs(index - active_index), reverse=True)
@@ -55,18 +55,17 @@ def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
 
 
 def tab_cells(tabs: Sequence[PhaseTab], active: str, width: int) -> Cells:
-    """Returns the labels of the tabs, coloured by their roles."""
-    cells: Cells = []
-    for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
-        cells.append((label, tab_role(tab, active=tab.name == active)))
-    return cells
+    """Returns the labels of the tabs with their roles. The parameters are those of `tab_labels`."""
+    labels = tab_labels(tabs, active, width)
+    return [(label, tab_role(tab, active=tab.name == active)) for tab, label in zip(tabs, labels, strict=True)]
 
 
 def tab_at(tabs: Sequence[PhaseTab], active: str, width: int, x: int) -> PhaseTab | None:
     """Returns the tab that is drawn at column `x`, `None` beyond the last tab."""
+    end = 0
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
-        x -= cell_len(label)
-        if x < 0:
+        end += cell_len(label)
+        if x < end:
             return tab
     return None
 
@@ -78,7 +77,6 @@ def _label(tab: PhaseTab, *, active: bool = False, with_name: bool = True) -> st
 
 
 def tab_role(tab: PhaseTab, *, active: bool) -> str:
-    """Returns the role that colours a tab."""
     if active:
         return "tab-active"
     if tab.role:
@@ -92,11 +90,11 @@ def tab_role(tab: PhaseTab, *, active: bool) -> str:
 
 
 class IrStages:
-    """The stages of the current graph, and which one is chosen: the one that the IR pane shows.
+    """The stages of the current graph, and the chosen one, which the IR pane shows.
 
-    `chosen_key` is its key. An expected stage, such as that of a restored session, is chosen as soon as it exists.
-    `is_default` is true as long as the user has chosen no stage. With `generic`, MLIR stages have the text of their
-    generic form, after `print_generic` has requested it.
+    `chosen_key` is the key of the chosen stage. An expected stage, such as the last one of a restored session, is
+    chosen as soon as it exists. `is_default` is true as long as the user has chosen no stage. With `generic`, MLIR
+    stages have the text of their generic form, after `print_generic` has requested it.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView) -> None:
@@ -108,8 +106,9 @@ class IrStages:
         self._expected: StageKey | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
         self._removed: StageKey | None = None
+        # The phase of the stage that was chosen last.
         self._phase = ""
-        # By the name of a text, its generic form: the name of that text, and the number of its lines.
+        # The generic form of texts: by the name of a text, the name and the number of lines of the generic text.
         self._generic_forms: dict[str, tuple[str, int]] = {}
 
     # ---- the chosen stage ----------------------------------------------------------------------------------------
@@ -121,7 +120,6 @@ class IrStages:
 
     @property
     def chosen_stage(self) -> Stage | None:
-        """The chosen stage, without its key."""
         row = self.chosen_row
         return row.stage if row else None
 
@@ -133,36 +131,35 @@ class IrStages:
     @property
     def index(self) -> int:
         """The index of the chosen stage, -1 for none."""
-        return next((k for k, row in enumerate(self.rows) if row.key == self.chosen_key), -1)
+        return next((index for index, row in enumerate(self.rows) if row.key == self.chosen_key), -1)
 
     def find(self, key: StageKey | None) -> StageRow | None:
         """The stage with that key, `None` without one."""
         return next((row for row in self.rows if row.key == key), None)
 
     def expect(self, key: StageKey) -> None:
-        """Choose the stage with that key when it is available."""
+        """Chooses the stage with that key when it is available."""
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
-        """Choose the stage of `row`."""
         self._expected, self._removed, self.chosen_key = None, None, row.key
         self.is_default = False
         self._remember_phase()
 
     def leave_graph(self) -> None:
-        """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
+        """Before another graph is shown, forgets the chosen stage, and expects the stage with its key in that graph."""
         self._expected, self._removed, self.chosen_key = self.expected_key, None, None
         self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
-        """Read the stages of the compilation, and choose one if necessary.
+        """Reads the stages of the compilation, and chooses one if necessary.
 
         - If no stage was chosen, chooses the last stage of the first phase with MLIR.
         - If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the
           stage comes back or the user chooses another.
         - If a log is followed, and its last stage was chosen, chooses the new last one.
 
-        Returns the stage that is chosen now because it was expected, has come back, or none was chosen before;
+        Returns the stage that is chosen now if it was expected, if it has come back, or if no stage was chosen before;
         otherwise `None`.
         """
         index = self.index
@@ -184,14 +181,14 @@ class IrStages:
         return opened
 
     def _remember_phase(self) -> None:
-        """Remember the phase of the chosen stage, in case the stage disappears."""
+        """Remembers the phase of the chosen stage, in case the stage disappears."""
         if self.chosen_row is not None:
             self._phase = self.phase
 
     def _substitute(self, index: int) -> StageRow | None:
-        """The stage that replaces a missing one: stage `index` if it is in the same phase, else the end of the phase.
+        """The stage that replaces the chosen one: stage `index` if its phase is `_phase`, else the end of `_phase`.
 
-        If the phase has no stages: the end of the first phase with MLIR or, for a compiler without MLIR, with Python
+        If that phase has no stages: the end of the first phase with MLIR or, for a compiler without MLIR, with Python
         code. In a dump, before any stage was chosen: the first stage, or the last one of a log that is followed.
         """
         if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
@@ -201,14 +198,14 @@ class IrStages:
         if (end := self.end_of(self._phase)) is not None:
             return end
         languages = ("mlir", "python")
-        first = next((k for k, row in enumerate(self.rows) if row.stage.language in languages), -1)
+        first = next((number for number, row in enumerate(self.rows) if row.stage.language in languages), -1)
         return self.end_of(phase_of(self.rows, first)) if first >= 0 else None
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> str:
-        """The phase of the chosen stage, or of the last one that was chosen."""
+        """The phase of the chosen stage, or, without one, of the stage that was chosen last."""
         index = self.index
         return phase_of(self.rows, index) if index >= 0 else self._phase
 
@@ -218,19 +215,19 @@ class IrStages:
         return next((row for row in rows if row.stage.state == "failed"), rows[-1] if rows else None)
 
     def position_text(self) -> str:
-        """The position of the chosen stage in its phase: `2/7`."""
+        """The position of the chosen stage in its phase: `2/7`; empty without a chosen stage."""
         number = self._rows_by_phase.numbers.get(self.chosen_key) if self.chosen_key is not None else None
         return f"{number}/{len(self._rows_by_phase.rows[self.phase])}" if number is not None else ""
 
     @property
     def _rows_by_phase(self) -> _RowsByPhase:
-        """The rows by phase. They are sorted when the stages change, not for each drawing: a dump has thousands."""
+        """The rows by phase. Grouped again only when the stages change, because a dump has thousands."""
         if self._by_phase.source_rows is not self.rows:
             self._by_phase = _RowsByPhase(self.rows)
         return self._by_phase
 
     def tabs(self) -> list[PhaseTab]:
-        """The tabs: the phases that the recipe has, also those without stages, then other phases that stages have."""
+        """The tabs of the recipe's phases, including those without stages, then of other phases that stages have."""
         names = [name for name, _ in self._context.state.phases(self._context.workspace.recipe)]
         marks = self._rows_by_phase.marks
         names += [name for name in marks if name not in names]
@@ -264,23 +261,21 @@ class IrStages:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def previous(self) -> None:
-        """Show the stage one pass earlier."""
         self._move_by(-1, only_changed=False)
 
     def next(self) -> None:
-        """Show the stage one pass later."""
         self._move_by(1, only_changed=False)
 
     def previous_changed(self) -> None:
-        """Show the nearest earlier stage whose pass changed the IR."""
+        """Shows the nearest earlier stage whose pass changed the IR."""
         self._move_by(-1, only_changed=True)
 
     def next_changed(self) -> None:
-        """Show the nearest later stage whose pass changed the IR."""
+        """Shows the nearest later stage whose pass changed the IR."""
         self._move_by(1, only_changed=True)
 
     def _move_by(self, step: Literal[-1, 1], *, only_changed: bool) -> None:
-        """Show the next or the previous stage; with `only_changed`, skip the stages of passes without effect."""
+        """Shows the next or the previous stage; with `only_changed`, skips the stages of passes without effect."""
         index = self.index + step
         while 0 <= index < len(self.rows) and only_changed and not self.rows[index].stage.changed:
             index += step
@@ -291,7 +286,7 @@ class IrStages:
             self._context.say(f"no {direction} pass changed the IR" if only_changed else f"this is the {end} stage")
 
     def show_phase(self, number: int) -> None:
-        """Show the last or the failed stage of phase `number`, counted from 1."""
+        """Shows the last or the failed stage of phase `number`, counted from 1."""
         tabs = self.tabs()
         if number > len(tabs):
             self._context.say(f"there are only {len(tabs)} phases")
@@ -299,7 +294,7 @@ class IrStages:
         self.show_phase_named(tabs[number - 1].name)
 
     def show_phase_named(self, name: str) -> None:
-        """Show the last or the failed stage of a phase."""
+        """Shows the last or the failed stage of a phase."""
         row = self.end_of(name)
         if row is None:
             self._context.say(f"no IR in phase {name} yet")
@@ -307,13 +302,12 @@ class IrStages:
             self._view.choose(row)
 
     def show_failure(self) -> None:
-        """Show the stage whose pass failed."""
         row = next((row for row in self.rows if row.stage.state == "failed"), None)
         if row is not None:
             self._view.choose(row)
 
     def toggle_generic(self) -> None:
-        """Switch between MLIR's generic form and the custom assembly format."""
+        """Switches between MLIR's generic form and the custom assembly format."""
         self.generic = not self.generic
         self.update_rows()
         self._view.open_stage()
@@ -323,7 +317,7 @@ class IrStages:
     # ---- generic form --------------------------------------------------------------------------------------------
 
     def update_rows(self) -> None:
-        """Set `rows` to the stages of the compilation, in the chosen form."""
+        """Sets `rows` to the stages of the compilation, in the chosen form."""
         rows = self._context.state.board.rows()
         self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in rows] if self.generic else rows
 
@@ -333,7 +327,7 @@ class IrStages:
         return msgspec.structs.replace(stage, text=form[0], lines=form[1]) if form else stage
 
     def texts_to_print(self, *stages: Stage | None) -> list[str]:
-        """The texts that must be printed before these stages can be shown in the chosen form."""
+        """The texts that must be printed in the generic form before these stages can be shown in the chosen form."""
         if not self.generic:
             return []
         generic_texts = {text for text, _ in self._generic_forms.values()}
@@ -341,7 +335,7 @@ class IrStages:
         return [text for text in texts if text not in generic_texts]
 
     async def print_generic(self, texts: Iterable[str]) -> None:
-        """Print texts in the generic form. If a request fails, switch back to the custom assembly format."""
+        """Prints texts in the generic form. If a request fails, switches back to the custom assembly format."""
         for text in texts:
             answer = await self._context.queries.reprint(text)
             if answer is None:

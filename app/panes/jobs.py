@@ -44,14 +44,14 @@ class Status:
         self.messages: list[tuple[str, str]] = []
 
     def say(self, message: str) -> None:
-        """Show a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
+        """Shows a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
         self.messages.append((time.strftime("%H:%M:%S"), message))
         del self.messages[:-MAX_MESSAGES]
         self.on_message(message)
         self._show(message)
 
     def show_progress(self, message: str) -> None:
-        """Show a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
+        """Shows a message about the progress of a job for `MESSAGE_SECONDS`. The log does not keep the message."""
         self.on_progress(message)
         self._show(message)
 
@@ -63,7 +63,6 @@ class Status:
         self.redraw()
 
     def clear(self) -> None:
-        """Remove the message."""
         self.message = ""
         self.redraw()
 
@@ -87,15 +86,15 @@ class Jobs:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the user waits for a job: whether a block of `busy` is running."""
+        """Whether the user waits for a job, in a block of `busy`."""
         return self.busy_count > 0
 
     def begin(self, group: str, work: Work, *arguments: object) -> None:
-        """Run `work(*arguments)` in the background, after cancelling the running job of `group`."""
+        """Runs `work(*arguments)` in the background, after cancelling the running job of `group`."""
         start_worker(self._app, group, work, *arguments)
 
     def begin_opening(self, group: str, work: Work, *arguments: object) -> None:
-        """Run `work(*arguments)`, which opens a screen, in the background. Until it is open, keys wait for it."""
+        """Runs `work(*arguments)`, which opens a screen, in the background. Keys wait until the screen is open."""
         self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
 
     @property
@@ -109,18 +108,18 @@ class Jobs:
         return self._opening is not None
 
     def cancel_opening(self) -> None:
-        """Cancel the job of `begin_opening`, so that keys no longer wait."""
+        """Cancels the job of `begin_opening`, so that keys no longer wait."""
         if self._opening is not None:
             self._opening[0].cancel()
             self._opening = None
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` after `seconds`, unless the returned timer is stopped or the application exits first."""
+        """Calls `callback` after `seconds`, unless the returned timer is stopped or the application exits first."""
         return self._app.set_timer(seconds, callback)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Show that the workbench is busy during this block; blocks may overlap."""
+        """Shows that the workbench is busy during this block; blocks may overlap."""
         self.busy_count += 1
         self._update_busy()
         self._status.redraw()
@@ -133,19 +132,19 @@ class Jobs:
                 self._status.redraw()
 
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
-        """Wait for the answer to a request of the session. If the request fails, show the reason and return `None`.
+        """Waits for the answer to a request of the session. If the request fails, shows the reason and returns `None`.
 
-        The message is `failed`, such as "not profiled", and the reason; `stopped` if the user has cancelled it.
+        The message is `failed`, such as "not profiled", and the reason, or `stopped` if the user has cancelled.
         """
         with self.busy():
             return await self._requester.await_answer(request, failed, stopped)
 
     def single_job(self, group: str, busy_message: str) -> SingleJob:
-        """Create a job that runs at most once at a time. Its `may_begin` shows `busy_message` while it runs."""
+        """Creates a job that runs at most once at a time. Its `may_begin` shows `busy_message` while it runs."""
         return SingleJob(self, self._status, group, busy_message)
 
     def progress_callback(self, describe: Callable[[str], str]) -> Callable[[object], None]:
-        """Create a callback for the frames before an answer. It shows `describe(activity)` for each `Progress`."""
+        """Creates a callback for the frames before an answer. It shows `describe(activity)` for each `Progress`."""
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
@@ -162,13 +161,12 @@ class SingleJob:
         self.running = False
 
     def may_begin(self) -> bool:
-        """Return whether the job is not running. If it is running, show `busy_message`."""
+        """Returns whether the job is not running. If it is running, shows `busy_message`."""
         if self.running:
             self._status.say(self._busy_message)
         return not self.running
 
     def begin(self, work: Work, *arguments: object) -> None:
-        """Run `work` in the background."""
         self._jobs.begin(self._group, work, *arguments)
 
     async def result_of(self, request: Awaitable[Result], failed: str, stopped: str = "") -> Result | None:
@@ -191,7 +189,7 @@ class StageQueries(Requester):
     """
 
     async def load_lines(self, text: str, start: int, count: int) -> bool:
-        """Load lines into the cache. Returns whether the request succeeded."""
+        """Loads lines into the cache. Returns whether the request succeeded."""
 
         async def load() -> bool:
             await self._session.cache.load(text, start, count)
@@ -202,37 +200,40 @@ class StageQueries(Requester):
     async def compare(
         self, before: str, after: str, how: Literal["line", "structural"], language: str
     ) -> p.Compared | None:
-        """Return the differences between the texts `before` and `after`."""
+        """Returns the differences between the texts `before` and `after`."""
         return await self.request(p.Compare(0, before, after, how, language))
 
-    async def find_main_line(self, text: str, node: str, otherwise: tuple[str, ...] = ()) -> int:
-        """Return the main line of `node` in `text`; else that of the first node in `otherwise` with one; else -1."""
-        line = await self.await_answer(self._session.find_main_line(text, node, otherwise)) if node else None
+    async def find_main_line(self, text: str, node: str, fallback_nodes: tuple[str, ...] = ()) -> int:
+        """Returns the main line of `node` in `text`, or else of the first of `fallback_nodes` with one, or else -1."""
+        line = await self.await_answer(self._session.find_main_line(text, node, fallback_nodes)) if node else None
         return -1 if line is None else line
 
     async def find_first_line(self, text: str, node: str) -> tuple[int, int] | None:
-        """Return the first line of `text` that comes from `node` (0 if none does), and the number of its lines."""
+        """Returns the first line of `text` that comes from `node` (0 if none does), and the number of its lines."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
-        answer = await self.request(p.FindNode(0, text, node)) if node and page else None
-        return ((answer.lines[0] if answer and answer.lines else 0), page.line_count) if page else None
+        if not page:
+            return None
+        answer = await self.request(p.FindNode(0, text, node)) if node else None
+        first_line = answer.lines[0] if answer and answer.lines else 0
+        return first_line, page.line_count
 
     async def find_lines_of_node(self, text: str, node: str) -> tuple[int, ...]:
-        """Return the lines of `text` that come from `node`."""
+        """Returns the lines of `text` that come from `node`."""
         answer = await self.request(p.FindNode(0, text, node)) if node else None
         return answer.lines if answer is not None else ()
 
     async def fetch_text(self, text: str) -> str | None:
-        """Return the full text, in which no constants are elided."""
+        """Returns the full text, in which no constants are elided."""
         return await self.await_answer(self._session.fetch_text(text))
 
     async def search(self, text: str, pattern: Pattern) -> p.SearchResult | None:
-        """Return the lines of a text that match a pattern."""
+        """Returns the lines of a text that match a pattern."""
         return await self.request(p.Search(0, text, pattern.source, pattern.regex, pattern.ignore_case))
 
     async def search_each(
         self, texts: Sequence[str], pattern: Pattern, on_frame: Callable[[Any], object] = lambda _frame: None
     ) -> p.FoundEach | None:
-        """Return the lines of each of `texts` that match a pattern. Repeated texts are searched once.
+        """Returns the lines of each of `texts` that match a pattern. Repeated texts are searched once.
 
         `on_frame` is called with the progress of a long search.
         """
@@ -240,37 +241,37 @@ class StageQueries(Requester):
         return await self.request(frame, on_frame)
 
     async def list_symbols(self, text: str, language: str) -> tuple[p.Symbol, ...]:
-        """Return the functions, globals and graphs of a text."""
+        """Returns the functions, globals and graphs of a text."""
         answer = await self.request(p.ListSymbols(0, text, language))
         return answer.symbols if answer is not None else ()
 
     async def list_types(self, text: str) -> tuple[p.LongType, ...] | None:
-        """Return the long types that an MLIR text contains several times."""
+        """Returns the long types that an MLIR text contains several times."""
         answer = await self.request(p.ListTypes(0, text))
         return answer.types if answer is not None else None
 
     async def find_region(self, text: str, line: int) -> p.Region | None:
-        """Return the region that a line opens, or else the innermost region that contains the line."""
+        """Returns the region that a line opens, or else the innermost region that contains the line."""
         return await self.request(p.FindRegion(0, text, line))
 
     async def find_jumps(self, text: str, line: int) -> p.Jumps | None:
-        """Return the jumps of the assembly function that contains a line."""
+        """Returns the jumps of the assembly function that contains a line."""
         return await self.request(p.FindJumps(0, text, line))
 
     async def find_origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """Return the nodes that the lines `first` to `last` come from (inclusive), that with the most lines first."""
+        """Returns the nodes that the lines `first` to `last` (inclusive) come from, the node with most lines first."""
         answer = await self.request(p.FindOrigins(0, text, first, last))
         return answer.origins if answer is not None else ()
 
     async def fetch_characters(self, text: str, line: int, start: int, count: int) -> p.Characters | None:
-        """Return `count` characters of a line, from `start` on, where the line has its constants in full."""
+        """Returns `count` characters, from `start` on, of a line with its constants in full."""
         return await self.request(p.FetchCharacters(0, text, line, start, count))
 
     async def reprint(self, text: str) -> p.Reprinted | None:
-        """Print an MLIR text in the generic form. The answer names the new text."""
+        """Prints an MLIR text in the generic form. The answer names the new text."""
         return await self.request(p.Reprint(0, text))
 
     async def describe_op(self, name: str) -> str | None:
-        """Return the documentation of an op from its dialect."""
+        """Returns the documentation of an op from its dialect; "" if the bindings have none."""
         answer = await self.request(p.DescribeOp(0, name))
         return answer.text if answer is not None else None

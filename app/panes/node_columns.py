@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import EAGER, F32
 
 
 class NodeColumns(NodeTable):
-    """A table of nodes with columns, which depend on what is known about the nodes. `GraphPane` adds the actions."""
+    """A table of nodes with the columns whose values are known. `GraphPane` adds the actions."""
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
@@ -34,10 +34,11 @@ class NodeColumns(NodeTable):
     def _make_columns(
         self, *, with_reasons: bool = False, with_profile: bool = False, with_precisions: bool = False
     ) -> list[Column[NodeRow]]:
-        """Create the columns.
+        """Returns the columns.
 
         `with_reasons` adds the reasons why nodes are not lowered by the first registry, `with_profile` the numbers of a
-        profile, and `with_precisions` the precisions in which nodes multiply.
+        profile, and `with_precisions` the precisions in which nodes multiply. Columns for errors and for training are
+        added if the graph has them.
         """
         if self.workspace.recipe.is_dump:  # The rows of a dump are source lines.
             return [
@@ -81,7 +82,6 @@ class NodeColumns(NodeTable):
         ]
 
     def _number_cell(self, row: NodeRow) -> Cell:
-        """The number of a node, in the colour of its Python line."""
         return (str(row.index), self.context.selection.colour_of((row.stable,)) or "number")
 
     # ---- training, precisions and errors -------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class NodeColumns(NodeTable):
         return Column("training", 10, cell, min_width=52, key=lambda row: row.training or None)
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
-        """The precision in which nodes multiply, and the error and the time that it saves if they are measured."""
+        """The columns with the precision in which nodes multiply, and, if measured, its error and the time it saves."""
         columns = [Column("precision", 12, self._precision_cell, min_width=60, key=self._precision_sort_key)]
         gains = [self._gain(row) for row in self._all_rows()]
         if any(gain.error is not None for gain in gains):
@@ -110,7 +110,7 @@ class NodeColumns(NodeTable):
         text_of: Callable[[numerics.PrecisionGain], str],
         value_of: Callable[[numerics.PrecisionGain], float | None],
     ) -> Column[NodeRow]:
-        """A column with one of the two numbers of `PrecisionGain`."""
+        """A column with one of the two numbers of `PrecisionGain`, which `value_of` returns, and `text_of` as text."""
 
         def cell(row: NodeRow) -> Cell:
             return (text_of(self._gain(row)), "number")
@@ -119,16 +119,17 @@ class NodeColumns(NodeTable):
 
     def _gain(self, row: NodeRow) -> numerics.PrecisionGain:
         """The error of a node in a low precision, and the time that the precision saves, if they are measured."""
-        precision, state = self.precision_of(row), self.state.graph_state
+        precision, state, node = self.precision_of(row), self.state.graph_state, row.stable
         if precision in ("", F32):
             return numerics.PrecisionGain(None, False, None)
-        node, profiled_recipe = self._own_time(row), state.profiled_recipe
+        timed_node, profiled_recipe = self._own_time(row), state.profiled_recipe
         seconds = None
-        # A profile of a recipe with another precision of this node does not tell the time in this one.
-        if node is not None and profiled_recipe is not None and profiled_recipe.precision_of(row.stable) == precision:
-            seconds = node.time.seconds
-        numbers, tuned = state.node_numbers.get(row.stable), state.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, state.f32_seconds.get(row.stable), seconds, tuned)
+        # Only the profile of a recipe with the same precision of the node has the node's time in this precision.
+        if timed_node is not None and profiled_recipe is not None and profiled_recipe.precision_of(node) == precision:
+            seconds = timed_node.time.seconds
+        return numerics.precision_gain(
+            precision, state.node_numbers.get(node), state.f32_seconds.get(node), seconds, state.precisions.get(node)
+        )
 
     def _error_columns(self) -> list[Column[NodeRow]]:
         """The columns with the error of a node in the program, and with its error if it is compiled alone."""
@@ -155,7 +156,7 @@ class NodeColumns(NodeTable):
         return numerics.error_size(deviation) if deviation is not None else None
 
     def _error_cell(self, row: NodeRow, field: Literal["error", "own_error"]) -> Cell:
-        """The error of a node; `fused` for a node that has no value of its own. Dim after an edit of the recipe."""
+        """The error of a node, dim after an edit of the recipe; `fused` for a node without a value of its own."""
         numbers = self.state.graph_state.node_numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
@@ -164,23 +165,23 @@ class NodeColumns(NodeTable):
             is_fused = field == "error" and numbers.value_state == "fused"
             return (numbers.value_state if is_fused else "", "dim")
         comparison = self.state.graph_state.comparison
-        is_stale = comparison is not None and comparison.recipe != self.workspace.recipe
-        role = "dim" if is_stale else "number" if deviation.ok else "bad"
-        return (numerics.error_text(deviation), role)
+        if comparison is not None and comparison.recipe != self.workspace.recipe:
+            return (numerics.error_text(deviation), "dim")
+        return (numerics.error_text(deviation), "number" if deviation.ok else "bad")
 
     # ---- times ---------------------------------------------------------------------------------------------------
 
     def _read_times(self) -> None:
-        """Read the times of the nodes from the profile."""
+        """Sets `times` from the profile, and `_short_names`."""
         rows, report = self._all_rows(), self.state.profile
         self._short_names = {row.stable: row.short_name for row in rows}
-        by_name = {row.stable: row for row in rows}
+        row_of = {row.stable: row for row in rows}
         times = report.nodes if report is not None else ()
         peak = report.peak if report is not None else Peak()
-        self.times = {time.node: TimedNode(by_name[time.node], time, peak) for time in times if time.node in by_name}
+        self.times = {time.node: TimedNode(row_of[time.node], time, peak) for time in times if time.node in row_of}
 
     def _time_columns(self) -> list[Column[NodeRow]]:
-        """The columns of a profile. `ms?` is the title if the profile is of an earlier recipe."""
+        """The columns of a profile. The title `ms?` means that the profile is of an earlier recipe."""
         return [
             Column(
                 "ms?" if self.state.profile_is_stale else "ms",
@@ -201,7 +202,8 @@ class NodeColumns(NodeTable):
 
         def sort_key(row: NodeRow) -> float | None:
             node = self._own_time(row)
-            return value_of(node) or None if node is not None else None
+            # 0 means that the number is unknown.
+            return (value_of(node) or None) if node is not None else None
 
         def cell(row: NodeRow) -> Cell:
             node = self._own_time(row)
@@ -210,7 +212,7 @@ class NodeColumns(NodeTable):
         return Column(title, 7, cell, min_width=90, right_aligned=True, key=sort_key)
 
     def _own_time(self, row: NodeRow) -> TimedNode | None:
-        """The profile of a node; `None` if it was not measured, or is fused into a node whose time includes its own."""
+        """The time of a node; `None` if it was not measured, or if the node is fused into another one."""
         node = self.times.get(row.stable)
         return node if node is not None and not node.time.into else None
 
@@ -226,9 +228,10 @@ class NodeColumns(NodeTable):
         assignment = self.assignment_of(row)
         if assignment is None:
             return ""
+        if self.state.compiled_recipe == self.workspace.recipe:
+            return assignment.lowering
         # Until the recipe is compiled, show its choice for the node. The compiler may be unable to apply the choice.
-        is_compiled = self.state.compiled_recipe == self.workspace.recipe
-        return assignment.lowering if is_compiled else self._recipe_choice(row) or assignment.lowering
+        return self._recipe_choice(row) or assignment.lowering
 
     def _recipe_choice(self, row: NodeRow) -> str:
         """The registry that the recipe selects for the node, or an empty string."""
@@ -273,14 +276,16 @@ class NodeColumns(NodeTable):
         return recipe.precision_of(row.stable)
 
     def _shown_precision(self, row: NodeRow) -> str:
-        """The precision in which the node multiplies; for integers of a quantised program, their type."""
+        """The precision in which the node multiplies; the integer type for a node of a quantised program."""
         assignment = self.assignment_of(row)
         return (assignment.integers if assignment is not None else "") or self.precision_of(row)
 
     def _precision_cell(self, row: NodeRow) -> Cell:
         precision, assignment = self._shown_precision(row), self.assignment_of(row)
         is_rejected = assignment is not None and bool(assignment.precision_reason)
-        return (precision, "warn" if is_rejected else "accent" if precision != F32 else "dim")
+        if is_rejected:
+            return (precision, "warn")
+        return (precision, "accent" if precision != F32 else "dim")
 
     def _precision_sort_key(self, row: NodeRow) -> str | None:
         return self._shown_precision(row) or None

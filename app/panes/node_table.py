@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from buddy.app.actions import key_of
@@ -68,7 +69,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return bytes_text(row)
 
     def refill(self) -> None:
-        """Filter and sort the nodes again, and draw the table."""
+        """Filters and sorts the nodes again, and draws the table."""
         raise NotImplementedError
 
     # ---- rows ----------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     @property
     def selected_rows(self) -> list[NodeRow]:
-        """The nodes that an action applies to: the picked nodes; without any, those of the row under the cursor."""
+        """The nodes that an action applies to: the picked ones, or, without any, those of the row under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):
@@ -100,19 +101,23 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def _module_at_cursor(self) -> str:
         """The path of the module under the cursor, or of the module of the node under the cursor; "" without one."""
         entry = self.entry
-        return entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        if isinstance(entry, ModuleRow):
+            return entry.path
+        return entry.module if entry else ""
 
     def _all_rows(self) -> tuple[NodeRow, ...]:
-        """The nodes of the graph, also those that the filter excludes."""
+        """The nodes of the graph, including those that the filter excludes."""
         return self.state.info.rows if self.state.info else ()
 
     def update_entries(self) -> None:
-        """Set `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
-        rows = sorted(self.rows, key=lambda row: row.index)
-        self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
+        """Sets `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
+        if self.as_tree:
+            self.entries = tree_rows(sorted(self.rows, key=lambda row: row.index), self._folded)
+        else:
+            self.entries = list(self.rows)
 
     def row_of_node(self, stable: str) -> int | None:
-        """The index of the row of a node or of the folded module that contains it; `None` if the filter excludes it."""
+        """The index of a node's row, or of the folded module with the node; `None` if the filter excludes the node."""
         for index, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow):
                 if entry.stable == stable:
@@ -127,22 +132,23 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self.entries[row]
-        picked = isinstance(entry, NodeRow) and entry.stable in self.picked
-        linked = self.mark_of(row).is_linked
-        marker = (">" if row == self.cursor else "+" if picked else "=" if linked else " ", "key")
+        is_picked = isinstance(entry, NodeRow) and entry.stable in self.picked
+        marks = ((">", row == self.cursor), ("+", is_picked), ("=", self.mark_of(row).is_linked))
+        marker = (next((mark for mark, applies in marks if applies), " "), "key")
         if isinstance(entry, ModuleRow):
             return [marker, *self._module_cells(entry, width - 1)]
         cells = table_row(columns_at(self._columns, width), entry, width - 1, self.glyphs)
-        return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
+        if is_picked:
+            cells = [(text, "key" if role == "text" else role) for text, role in cells]
+        return [marker, *cells]
 
     def _module_cells(self, module: ModuleRow, width: int) -> Cells:
-        """The cells of a module: its name, and the numbers of its nodes and of those in eager."""
-        lowered = [row for row in module.nodes if self.assignment_of(row)]
-        eager = sum(self.lowering_of(row) == EAGER for row in lowered)
+        """The cells of a module: its name, the number of its nodes, and how many of them run in eager."""
+        n_nodes = len(module.nodes)
+        n_eager = sum(self.lowering_of(row) == EAGER for row in module.nodes if self.assignment_of(row))
         sign = "+" if module.folded else "-"
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
-        count = len(module.nodes)
-        facts = [f"{count} node{'s' * (count != 1)}", f"{eager} in eager" if eager else ""]
+        facts = [f"{n_nodes} node{'s' * (n_nodes != 1)}", f"{n_eager} in eager" if n_eager else ""]
         return align_both_ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
 
     # ---- the filter ----------------------------------------------------------------------------------------------
@@ -162,11 +168,10 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
-        """Ask for a filter, and show only the nodes that match it."""
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
-        """Filter the nodes by `text`; for an invalid filter, show the error instead."""
+        """Filters the nodes by `text`; for an invalid filter, shows the error instead."""
         try:
             parse_filter(text, self._unavailable_fields())
         except FilterError as error:
@@ -182,7 +187,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return {"time": f"no node has been timed yet: press {key_of('profile')} to profile"}
 
     def filtered_rows(self) -> list[NodeRow]:
-        """The nodes that match the filter."""
+        """The nodes that match the filter. Also reads the edges of the graph, which the filter may need."""
         rows = self._all_rows()
         self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
@@ -208,7 +213,6 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- the tree ------------------------------------------------------------------------------------------------
 
     def toggle_tree(self) -> None:
-        """Switch between a tree of modules and a flat table."""
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
@@ -219,7 +223,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         )
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the module under the cursor, or the module of the node under the cursor."""
+        """Folds or unfolds the module under the cursor, or the module of the node under the cursor."""
         path = self._module_at_cursor
         if not self.as_tree or not path:
             self.say(f"nothing to fold here: press {key_of('graph.tree')} to show modules")
@@ -229,13 +233,13 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._move_to_module(path)
 
     def toggle_all_folds(self) -> None:
-        """Unfold all modules, or fold all modules if none is folded."""
+        """Unfolds all modules, or folds all modules if none is folded."""
         self._folded = set() if self._folded else all_modules(self.rows)
         self.update_entries()
         self._move_to_module("")
 
     def _move_to_module(self, path: str) -> None:
-        """Move the cursor to the row of a module if there is one, and draw the table again."""
+        """Moves the cursor to the row of the module `path` (for "", of the first node), if any, and draws the table."""
         paths = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
         self.cursor = paths.index(path) if path in paths else min(self.cursor, max(len(paths) - 1, 0))
         self.rows_changed()
@@ -243,36 +247,38 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def pick(self) -> None:
-        """Pick or unpick the node under the cursor, or all nodes of the module under the cursor."""
+        """Picks or unpicks the node under the cursor, or all nodes of the module under the cursor."""
         entry = self.entry
-        nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
-        names = {row.stable for row in nodes}
+        rows: Sequence[NodeRow] = ()
+        if entry is not None:
+            rows = entry.nodes if isinstance(entry, ModuleRow) else (entry,)
+        names = {row.stable for row in rows}
         self.picked = self.picked - names if names <= self.picked else self.picked | names
         self._report_picked()
         if isinstance(entry, NodeRow):
             self.move_down()
 
     def pick_all(self) -> None:
-        """Unpick all nodes, or, if none is picked, pick every lowered node that matches the filter."""
+        """Unpicks all nodes, or, if none is picked, picks every lowered node that matches the filter."""
         self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment_of(row)}
         self._report_picked()
 
     def pick_same_op(self) -> None:
-        """Pick all nodes with the op of the node under the cursor."""
         row = self.current
         if row is not None:
             self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}
             self._report_picked()
 
     def pick_module(self) -> None:
-        """Pick all nodes of the module under the cursor, or of the module of the node under the cursor."""
+        """Picks all nodes of the module under the cursor, or of the module of the node under the cursor."""
         path = self._module_at_cursor
-        inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
-        self.picked |= {row.stable for row in inside if path}
+        if path:
+            inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
+            self.picked |= {row.stable for row in inside}
         self._report_picked()
 
     def _report_picked(self) -> None:
-        """Draw the marks of picked nodes, and show how many are picked."""
+        """Draws the marks of picked nodes, and shows how many are picked."""
         self.refresh()
         count = len(self.picked)
         nodes = f"{count} node{'s' * (count != 1)}"
@@ -285,7 +291,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     # ---- neighbours ----------------------------------------------------------------------------------------------
 
     def choose_neighbour(self) -> None:
-        """List the operands and the users of the node under the cursor, and go to the chosen one."""
+        """Lists the operands and the users of the node under the cursor, and goes to the chosen one."""
         row = self.current
         if row is None:
             return
@@ -303,7 +309,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.say(f"{row.display_name} has no operands and no users")
 
     def go_to_node(self, stable: str | None) -> None:
-        """Move the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""
+        """Moves the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""
         if stable is None:
             return
         if self.row_of_node(stable) is None:
@@ -314,7 +320,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             self.center(index)
 
     def ask_drawing(self) -> None:
-        """Ask for the file to draw the neighbourhood of the node to."""
+        """Asks for a file, and writes a drawing of the nodes around the node under the cursor to it."""
         row = self.current
         if row is not None:
             self.context.dialogs.ask(

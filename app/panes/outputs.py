@@ -40,13 +40,16 @@ MAX_PRINTED_LINES = 200
 MAX_ULP = 10_000
 # The maximum number of previous runs whose timings are shown.
 MAX_PREVIOUS_RUNS = 3
-# The maximum number of nodes that are shown whose values differ in another runtime.
+# Of the nodes whose values differ in another runtime, at most this many are shown.
 MAX_MARKED_NODES = 20
-# The width of the first column, which has verdicts and names of runs, in characters; the indentation of other lines.
+# The width of the first column, which has verdicts and names of runs, in characters.
 LABEL_WIDTH = 9
+# The indentation of lines without a text in the first column.
 INDENT = " " * LABEL_WIDTH
-# The widths of bars of timings in characters. The names, medians and quartiles around a bar need 40 characters.
-MIN_BAR_WIDTH, MAX_BAR_WIDTH, WIDTH_WITHOUT_BAR = 6, 40, 40
+# The widths of bars of timings, in characters.
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 6, 40
+# The names, medians and quartiles around a bar need this many characters.
+WIDTH_WITHOUT_BAR = 40
 # The smallest time, in seconds, that a bar of full length stands for, so that no time is divided by zero.
 MIN_FULL_BAR_SECONDS = 1e-12
 
@@ -128,7 +131,7 @@ def _output_lines(output: OutputReport, previous: OutputReport | None, width: in
 
 
 def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Returns the conditions of the verdict and other facts about an output, and its histogram."""
+    """Returns lines with the conditions of the verdict and other facts about an output, and its histogram."""
     facts = [
         f"first differs at {output.where}" if output.where else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MAX_ULP else "",
@@ -158,23 +161,21 @@ def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Ce
     """Returns the difference map of an output that does not match: a character per block, darker if it differs more."""
     if output.verdict == "ok" or not output.map:
         return []
-    finite = [value for row in output.map for value in row if math.isfinite(value)]
-    greatest = max(finite, default=0.0) or 1.0
+    finite_differences = [block for row in output.map for block in row if math.isfinite(block)]
+    greatest = max(finite_differences, default=0.0) or 1.0
     top_level = len(glyphs.levels) - 1
     lines: list[Cells] = [[(f"{INDENT}difference map, one character per block:", "dim")]]
     for row in output.map:
-        levels = (difference_level(value / greatest, top_level) for value in row)
-        lines.append(
-            [(INDENT, "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - LABEL_WIDTH], "bad")]
-        )
+        characters = [glyphs.levels[difference_level(block / greatest, top_level)] for block in row]
+        lines.append([(INDENT, "dim"), ("".join(characters)[: width - LABEL_WIDTH], "bad")])
     return lines
 
 
 def difference_level(share: float, top_level: int) -> int:
-    """Returns the darkness of a block, 0 to `top_level`.
+    """Returns the darkness of a block of a difference map, 0 to `top_level`.
 
-    `share` is its difference divided by the largest finite difference. Blocks with a difference that is not finite have
-    `top_level`, and blocks with any difference at least 1.
+    `share` is its difference divided by the largest finite difference. The darkness is `top_level` for a difference
+    that is not finite, and at least 1 for any difference.
     """
     if not math.isfinite(share):
         return top_level
@@ -199,17 +200,9 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.previous_report)])
     for side in timed_sides:
         lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, bar_width, "bar-other", glyphs))
-        lines.append(_side_line(side, report.eager, glyphs))
-        texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - LABEL_WIDTH)]
-        lines += [[(f"{INDENT}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
-        lines += _marked_lines(side, state, width)
-    for side in (side for side in report.sides if side.problem):
-        name = BACKEND_NAMES[side.name]
-        pieces = wrap_text(f"not run: {side.problem}", width - LABEL_WIDTH)
-        labels = [name, *[""] * (len(pieces) - 1)]
-        lines += [
-            [(f"{label:<{LABEL_WIDTH}}", "dim"), (piece, "warn")] for label, piece in zip(labels, pieces, strict=True)
-        ]
+        lines += _side_lines(side, report.eager, state, width, glyphs)
+    for side in report.sides:
+        lines += _side_problem_lines(side, width) if side.problem else []
     previous_lines = [
         _timing_line(run.end_time, run.report.compiled, slowest, bar_width, "bar-other", glyphs)
         for run in previous_runs
@@ -224,7 +217,23 @@ def _previous_runs(state: State) -> list[RunRecord]:
     return earlier_runs[-MAX_PREVIOUS_RUNS:][::-1]
 
 
-def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
+def _side_lines(side: SideReport, eager: Timing, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
+    """Returns the lines below the timing of another backend: its speed, and where its values differ from eager."""
+    role = "warn" if side.verdict != "ok" else "dim"
+    lines = [_speed_line(side, eager, glyphs)]
+    for text in divergence_texts(side, state.info):
+        lines += [[(f"{INDENT}{piece}", role)] for piece in wrap_text(text, width - LABEL_WIDTH)]
+    return [*lines, *_marked_lines(side, state, width)]
+
+
+def _side_problem_lines(side: SideReport, width: int) -> list[Cells]:
+    """Returns the reason why another backend was not run, after its name."""
+    pieces = wrap_text(f"not run: {side.problem}", width - LABEL_WIDTH)
+    labels = [BACKEND_NAMES[side.name], *[""] * (len(pieces) - 1)]
+    return [[(f"{label:<{LABEL_WIDTH}}", "dim"), (piece, "warn")] for label, piece in zip(labels, pieces, strict=True)]
+
+
+def _speed_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     """Returns the speed and the error of another backend's code compared with eager, and its compile time."""
     verdict_text, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
@@ -241,9 +250,9 @@ def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
 
 
 def _marked_lines(side: SideReport, state: State, width: int) -> list[Cells]:
-    """Returns a table of the nodes whose values differ in another runtime, if all were compared, in graph order."""
+    """Returns a table of the nodes whose values differ in another runtime, in graph order, if all were compared."""
     compared_nodes = side.divergence.marked if side.divergence is not None else ()
-    differing = [output for output in compared_nodes if output.verdict != "ok"][:MAX_MARKED_NODES]
+    differing = [node for node in compared_nodes if node.verdict != "ok"][:MAX_MARKED_NODES]
     lines = marked_table(differing, state.info).splitlines() if differing else []
     return [[(f"{INDENT}{line}"[:width], "dim")] for line in lines]
 
@@ -254,7 +263,7 @@ def _previous_time(report: RunReport | None) -> Cells:
 
 
 def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role: str, glyphs: Glyphs) -> Cells:
-    """Returns a name, the median time, a bar (of `bar_width` characters for the time `slowest`), and the quartiles."""
+    """Returns a name, the median time, a bar, and the quartiles. The bar of the time `slowest` fills `bar_width`."""
     quartiles = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
     bar = formatting.progress_bar(timing.median / slowest, bar_width, glyphs)
     median = f"{formatting.seconds(timing.median):>8} "
@@ -268,9 +277,13 @@ def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role
 
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
     """Returns facts about a run: nodes, compile time, threads, inputs, memory, the load of the machine, and notes."""
-    nodes = report.nodes_compiled + report.nodes_eager
-    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "" if report.slow_paths else "no fallback"
-    counts = [f"{report.nodes_compiled}/{nodes} nodes compiled", fallback, *formatting.eager_path_texts(report)]
+    n_nodes = report.nodes_compiled + report.nodes_eager
+    counts = [f"{report.nodes_compiled}/{n_nodes} nodes compiled"]
+    if report.nodes_eager:
+        counts.append(f"{report.nodes_eager} in eager")
+    elif not report.slow_paths:
+        counts.append("no fallback")
+    counts += formatting.eager_path_texts(report)
     facts = [
         ", ".join(filter(None, counts)),
         f"compiled in {formatting.seconds(report.compile_seconds)}",
@@ -357,12 +370,11 @@ class OutputsPane(Pane):
             self.redraw_changed_lines()
 
     def _update_lines(self) -> None:
-        """Compute the lines for the current state and width."""
+        """Computes the lines for the current state and width."""
         width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_diagnostic(self) -> None:
-        """Open a screen with the whole diagnostic."""
         self.context.dialogs.open_problem(self.state.problem)
 
     def text_to_copy(self) -> str:

@@ -18,10 +18,7 @@ MAX_DRAWN_MARKS = 1000
 
 
 class Pane(CursorView):
-    """A pane of the workbench, which draws a part of the state of the session.
-
-    `update_from` is called with topics, the names of the parts of the state that have changed.
-    """
+    """A pane of the workbench, which draws a part of the state of the session."""
 
     pane_id: ClassVar[PaneId]
 
@@ -38,24 +35,23 @@ class Pane(CursorView):
         return self.context.workspace
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        """Update the pane after the parts of the state that `topics` names have changed."""
+        """Updates the pane if it draws one of `topics`, the parts of the state that have changed."""
 
     def take_key(self, key: str) -> bool:
-        """Handle a key before the actions do. Returns whether it was handled."""
+        """Handles a key before the actions do. Returns whether the pane has handled the key."""
         return False
 
     def say(self, message: str) -> None:
-        """Show a message for a few seconds."""
         self.context.say(message)
 
     def after_move(self) -> None:
-        # Posted to the application, which handles it: passing it through the queues of all parents takes a millisecond.
+        # Posted to the application, which handles it: the way through the queues of all parents takes a millisecond.
         self.app.post_message(self.Moved(self, self.cursor))
 
     # ---- search --------------------------------------------------------------------------------------------------
 
     def ask_search(self) -> None:
-        """Ask for a pattern, and show its matches while the user types."""
+        """Asks for a pattern, and shows its matches while the user types."""
         self.search.ask(self.context.dialogs.prompt)
 
     def next_match(self) -> None:
@@ -73,13 +69,13 @@ class Pane(CursorView):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Update the marks of rows, after another node than `previous` has been selected."""
+        """Updates the marks of rows. `previous` is the stable name of the node that was selected before."""
 
     def show_node(self, stable: str) -> None:
-        """Move the cursor to the row of a node, and scroll to it."""
+        """Moves the cursor to the row of the node with that stable name, and scrolls to it."""
 
     def follow_selection(self) -> object:
-        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
+        """Moves the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
@@ -91,21 +87,22 @@ class Pane(CursorView):
         self.context.dialogs.copy(self.text_to_copy())
 
     def extend_down(self) -> None:
-        """Select one more row below, or one less above."""
+        """Selects one more row below, or one less above."""
         self.extend_selection(self.cursor + 1)
 
     def extend_up(self) -> None:
-        """Select one more row above, or one less below."""
+        """Selects one more row above, or one less below."""
         self.extend_selection(self.cursor - 1)
 
     async def copy_lines(self, lines: Sequence[tuple[str, int]], description: str = "") -> None:
-        """Copy lines, each given by the name of its text and its number. Lines that are not cached are loaded first.
+        """Copies lines, each a pair of the hash of its text and its number. Loads lines that are not cached first.
 
-        The message names them by `description`. If a request fails, nothing is copied.
+        The message calls the lines `description`. If a request fails, copies nothing.
         """
         cache = self.context.session.cache
         # Loading a line loads its page, so one line of each page is enough.
-        for text, number in {(text, number // PAGE_LINES): (text, number) for text, number in lines}.values():
+        line_of_page = {(text, number // PAGE_LINES): (text, number) for text, number in lines}
+        for text, number in line_of_page.values():
             if not await self.context.queries.load_lines(text, number, 1):
                 return
         loaded = [cache.get(text, number) for text, number in lines]
@@ -115,7 +112,7 @@ class Pane(CursorView):
 class RowMark(NamedTuple):
     """Whether a row comes from the selected node, and whether it comes from a node of the linked Python line.
 
-    `Selection` says what these are.
+    `Selection` explains both.
     """
 
     is_selected: bool = False
@@ -131,11 +128,10 @@ class LinkedPane(Pane):
         self._drawn_marks: dict[int, RowMark] = {}
 
     def mark_of(self, row: int) -> RowMark:
-        """The mark of a row now."""
         raise NotImplementedError
 
     def refresh_marks(self) -> None:
-        """Draw the rows on the screen again whose marks have changed."""
+        """Redraws the rows on the screen whose marks have changed."""
         self.refresh_rows([row for row in self.rows_on_screen() if self.mark_of(row) != self._drawn_marks.get(row)])
 
     def background(self, row: int) -> str:

@@ -17,12 +17,12 @@ MIN_FOLDED_PASSES = 2
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     """Returns the rows of the built-in steps and of the recipe's passes, in the order in which they run.
 
-    The row of an enabled pass has its stage: the current one or, until it is compiled again, the outdated one. The
+    The row of an enabled pass has its stage: the current one or, until the pass runs again, the outdated one. The
     recipe of a dump, which another compiler printed, has a row for each stage. `stages` are in the order of the board.
     """
     if recipe.is_dump:
         return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
-    # Outdated stages come after current ones: in reverse order, a current one replaces the outdated one of its step.
+    # Outdated stages come after current ones. In reverse order, a current stage replaces the outdated one in the dict.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
 
@@ -45,14 +45,14 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
         return [*earlier_rows, *built_in_rows(*(name for name, _ in phases))]
     code_steps: tuple[str, ...] = ("translate", "codegen")
     if recipe.backend != NATIVE:
-        # The stages of code of a plug-in's backend are known only after a compilation; `built_in` has them in reverse.
+        # Only a compilation shows which code a plug-in's backend has, such as assembly. `built_in` is in reverse order.
         names = [name for name in reversed(built_in) if built_in[name].stage.language not in ("fx", "buddy", "mlir")]
         code_steps = tuple(names) or code_steps
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
 def _dump_step(stage: Stage) -> PassStep | None:
-    """Returns the pass that made a stage of a dump; `None` if the dump does not name it, so it cannot rerun."""
+    """Returns the pass that made a stage of a dump; `None` if the dump does not name the pass, which cannot rerun."""
     if stage.step < 0:
         return None
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
@@ -64,7 +64,7 @@ def fold_rows(
     """Returns the rows, with consecutive passes that are disabled in both the recipe and `preset` folded to one row.
 
     A pass that only the user has disabled keeps its row. In a dump, consecutive passes that changed nothing are folded.
-    Passes are not folded if the key of one of them (see `row_keys`) is in `shown_passes`.
+    If the key of a pass (see `row_keys`) is in `shown_passes`, neither the pass nor its neighbours are folded.
     """
     steps = preset.steps if preset else ()
     enabled_in_preset = {step.name for step in steps if step.enabled}
@@ -110,14 +110,14 @@ def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
 
     Graph passes stay before all others.
     """
-    graph_passes = sum(step.level == "graph" for step in steps)
-    return min(after + 1, graph_passes) if level == "graph" else max(after + 1, graph_passes)
+    n_graph_passes = sum(step.level == "graph" for step in steps)
+    return min(after + 1, n_graph_passes) if level == "graph" else max(after + 1, n_graph_passes)
 
 
 def new_step(info: PassInfo, steps: list[PassStep], index: int) -> PassStep:
-    """Creates a step for the pass `info` of the catalogue, to be inserted into `steps` at `index`.
+    """Returns a step for the pass `info` of the catalogue, to be inserted into `steps` at `index`.
 
-    Its phase is that of the nearest earlier step with a phase, else that of the nearest later one. Graph passes and
+    The step has the phase of the nearest earlier step with a phase, or else of the nearest later one. Graph passes and
     other passes do not share phases.
     """
     level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"

@@ -25,7 +25,7 @@ from buddy.app.widgets.look import Cell, Cells
 from buddy.app.widgets.search import FoundLines
 from buddy.app.widgets.table import Column, cells_text
 from buddy.app.widgets.textual_helpers import pane_bindings
-from buddy.compiler.protocol import COMPILER_NAMES, PassInfo
+from buddy.compiler.protocol import COMPILER_NAMES, PassInfo, Stage
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
 # The steps that are not passes of the recipe, each with its description.
@@ -47,13 +47,13 @@ ANCHORS = ("builtin.module", "func.func")
 class PassesPane(TablePane[PassRow]):
     """A table of passes. The IR pane shows the stage of the row under the cursor.
 
-    `row.stage` is a `StageRow`, so the stage itself, with its text and its time, is `row.stage.stage`.
+    The field `stage` of a row is a `StageRow`. So the stage itself, with its text and its time, is `row.stage.stage`.
     """
 
     pane_id: ClassVar[PaneId] = "passes"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
     BORDER_TITLE = "Passes"
-    sortable = False  # the order of the rows is that of execution
+    sortable = False  # The rows are in the order of execution.
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
@@ -66,9 +66,9 @@ class PassesPane(TablePane[PassRow]):
         self._shows_disabled = False
         # The keys (see `row_keys`) of the disabled passes that the user has unfolded.
         self._shown_passes: set[StageKey] = set()
-        # Whether the user has not moved the cursor yet.
+        # Whether the cursor is where it was at the start: the user has not moved it yet.
         self._is_untouched = True
-        # Whether the cursor goes to the first pass that changes something as soon as there is one.
+        # Whether the cursor goes to the first pass that changes something, as soon as such a pass has run.
         self._waits_for_change = False
         # Whether the stages are of a dump that prints each function separately.
         self._has_function_stages = False
@@ -77,7 +77,7 @@ class PassesPane(TablePane[PassRow]):
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self) -> list[Column[PassRow]]:
-        """Create the columns. In a dump, the column of times has no title, and marks the stages of passes run again."""
+        """Returns the columns. A dump has no options, and its column of times marks the passes that were run again."""
         name: Column[PassRow] = Column("pass", 0, lambda row: (self._shown_name(row), self._name_role(row)))
         time: Column[PassRow] = Column("time", 7, self._time_cell, right_aligned=True)
         first_columns = [
@@ -100,7 +100,8 @@ class PassesPane(TablePane[PassRow]):
         """The mark of a row: failed, off, not compiled or out of date, changed something, or changed nothing."""
         stage = row.stage.stage if row.stage else None
         problem = self.state.problems.get("compile")
-        if (stage and stage.state == "failed") or (problem and row.number >= 0 and problem.step == row.number):
+        has_problem = problem is not None and row.number >= 0 and problem.step == row.number
+        if has_problem or (stage and stage.state == "failed"):
             return ("[!]", "bad")
         if row.folded:
             return ("[ ]", "dim")
@@ -119,7 +120,7 @@ class PassesPane(TablePane[PassRow]):
     def _anchor_text(self, row: PassRow) -> str:
         """The op that an MLIR pass runs on, `module` or `func`; for other passes their level, `graph` or `llvm`.
 
-        For a dump that prints each function separately, the function.
+        In a dump, the function, if each function is printed separately; otherwise empty.
         """
         if row.step is None or self._is_dump:
             return row.stage.stage.anchor if self._has_function_stages and row.stage is not None else ""
@@ -144,11 +145,13 @@ class PassesPane(TablePane[PassRow]):
         return "text" if row.step.enabled else "faint"
 
     def _time_cell(self, row: PassRow) -> Cell:
-        """The time of a row, or that it failed or is off; in a dump, whether its stage is of a re-run."""
+        """The time of a row, or `failed` or `off`; in a dump, `re-run` if the pass was run again."""
         if self._state_cell(row)[0] == "[!]":
             return ("failed", "bad")
-        if row.folded or (row.step is not None and not row.step.enabled):
-            return ("" if row.folded else "off", "faint")
+        if row.folded:
+            return ("", "faint")
+        if row.step is not None and not row.step.enabled:
+            return ("off", "faint")
         if self._is_dump:
             return ("re-run" if row.stage is not None and row.stage.stage.again else "", "accent")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
@@ -170,28 +173,30 @@ class PassesPane(TablePane[PassRow]):
         row = self.current
         if row is None:
             return []
-        change, dot = self._change_cell(row)[0], f" {self.glyphs.dot} "
-        text = dot.join(
-            part for part in (self._anchor_text(row), change, _options_text(row.step), self._summary(row)) if part
-        )
+        change_text, _ = self._change_cell(row)
+        facts = (self._anchor_text(row), change_text, _options_text(row.step), self._summary(row))
+        text = f" {self.glyphs.dot} ".join(filter(None, facts))
         return [[(" " + formatting.clip(text, width - 2, self.glyphs), "dim")]]
 
     def _summary(self, row: PassRow) -> str:
-        """The description of a built-in step, of a phase of the backend, or of a pass."""
+        """The description of a built-in step, of a phase of the backend, or of a pass; the names of folded passes."""
         if row.folded:
             return ", ".join(row.folded)
         if self._is_dump:
-            stage = row.stage.stage if row.stage else None
-            if stage is None or stage.state == "skipped":
-                return "" if stage is None else "skipped: the text is that of the stage before"
-            rerun_note = f" {self.glyphs.dot} run again by mlir-opt" if stage.again else ""
-            return f"{formatting.count(stage.lines)} lines{'' if stage.changed else ' unchanged'}{rerun_note}"
+            return self._dump_summary(row.stage.stage) if row.stage else ""
         if row.step is None:
             recipe = self.workspace.recipe
             owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
-            built_in = BUILT_IN_STEPS.get(row.name, f"{owner}'s phase {row.name}")
-            return built_in.format(dialect=recipe.dialect)
+            description = BUILT_IN_STEPS.get(row.name, f"{owner}'s phase {row.name}")
+            return description.format(dialect=recipe.dialect)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
+
+    def _dump_summary(self, stage: Stage) -> str:
+        """The number of lines of a stage of a dump, and whether its pass has changed them or was run again."""
+        if stage.state == "skipped":
+            return "skipped: the text is that of the stage before"
+        rerun_note = f" {self.glyphs.dot} run again by mlir-opt" if stage.again else ""
+        return f"{formatting.count(stage.lines)} lines{'' if stage.changed else ' unchanged'}{rerun_note}"
 
     def empty(self, width: int) -> list[Cells]:
         return [[(" waiting for the engine", "dim")]]
@@ -207,7 +212,7 @@ class PassesPane(TablePane[PassRow]):
             self.refill()
 
     def refill(self) -> None:
-        """Update the rows from the recipe and its stages, and draw the table."""
+        """Updates the rows from the recipe and its stages, and draws the table."""
         recipe, current = self.workspace.recipe, self.current
         self._columns = self._make_columns()
         rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.is_loaded else []
@@ -216,7 +221,8 @@ class PassesPane(TablePane[PassRow]):
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_rows(rows, preset, self._is_dump, self._shown_passes)
-        self._first_lines = [0, *accumulate(max(1, len(row.folded)) for row in self.rows)][: len(self.rows)]
+        lines_of_rows = [max(1, len(row.folded)) for row in self.rows]
+        self._first_lines = [0, *accumulate(lines_of_rows)][: len(self.rows)]
         if self._is_dump and current is not None and current.step is not None:
             self._restore_cursor(current.number, current.step.anchor)
         self.redraw_changed_lines()
@@ -224,7 +230,10 @@ class PassesPane(TablePane[PassRow]):
             self.show_first_change()
 
     def _restore_cursor(self, number: int, anchor: str) -> None:
-        """Move the cursor to the nearest row of a dump's pass: a re-run may have added or removed stages above it."""
+        """Moves the cursor to the nearest row of pass `number` of a dump, whose anchor is `anchor`.
+
+        A re-run may have added or removed stages above the row.
+        """
         rows_of_pass = [
             index
             for index, row in enumerate(self.rows)
@@ -233,7 +242,7 @@ class PassesPane(TablePane[PassRow]):
         self.cursor = min(rows_of_pass, key=lambda index: abs(index - self.cursor), default=self.cursor)
 
     def toggle_disabled(self) -> None:
-        """Give each disabled pass a row of its own, or fold them again. The cursor stays on its row."""
+        """Gives each disabled pass a row of its own, or folds them again. The cursor stays on its pass."""
         current = self.current
         self._shows_disabled = any(row.folded for row in self.rows)
         self._shown_passes.clear()
@@ -241,47 +250,48 @@ class PassesPane(TablePane[PassRow]):
         if current is not None:
             name = current.folded[0] if current.folded else current.name
             rows = list(enumerate(self.rows))
-            same_row = (k for k, row in rows if row.number == current.number and row.name == current.name)
-            row_with_pass = (k for k, row in rows if name in (row.name, *row.folded))
+            same_row = (index for index, row in rows if row.number == current.number and row.name == current.name)
+            row_with_pass = (index for index, row in rows if name in (row.name, *row.folded))
             self.center(next(same_row, next(row_with_pass, self.cursor)))
 
     def unfold(self) -> None:
-        """Give the passes that are folded under the cursor rows of their own."""
+        """Gives the passes that are folded under the cursor rows of their own."""
         if self.current is not None and self.current.folded:
             self._unfold(self.cursor)
 
     def _unfold(self, row: int) -> None:
-        """Give the passes that are folded in `row` rows of their own."""
+        """Gives the passes that are folded in `row` rows of their own."""
         first = self._first_lines[row]
         self._shown_passes |= set(row_keys(self._unfolded_rows)[first : first + len(self.rows[row].folded)])
         self.refill()
 
     def show_stage(self, stage: StageRow) -> None:
-        """Move the cursor to the row of a stage, without a `Moved` message."""
-        index = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
+        """Moves the cursor to the row of a stage, without a `Moved` message."""
+        rows = enumerate(self.rows)
+        index = next((index for index, row in rows if row.stage and row.stage.key == stage.key), None)
         if index is not None:
             self.center(index, notify=False)
 
     def move_to_first_change(self) -> None:
-        """Move the cursor to the first pass that changes something, unless it has been moved before."""
+        """Moves the cursor to the first pass that changes something, unless the cursor has been moved before."""
         if self._is_untouched:
             self._is_untouched = False
             self.show_first_change()
 
     def show_first_change(self) -> None:
-        """Move the cursor to the first pass that changes something: now, or once there is one."""
-        changing = (k for k, row in enumerate(self.rows) if row.step and row.stage and row.stage.stage.changed)
-        index = next(changing, None)
+        """Moves the cursor to the first pass that changes something: now, or as soon as such a pass has run."""
+        rows = enumerate(self.rows)
+        index = next((index for index, row in rows if row.step and row.stage and row.stage.stage.changed), None)
         self._waits_for_change = index is None
         if index is not None:
             self.center(index)
 
     def stop_waiting_for_change(self) -> None:
-        """Leave the cursor on its row when the first pass changes something."""
+        """Leaves the cursor on its row when the first pass changes something."""
         self._waits_for_change = False
 
     def note_move(self) -> None:
-        """Note that the user has moved the cursor, so that `move_to_first_change` leaves it there."""
+        """Notes that the user has moved the cursor, so that `move_to_first_change` leaves it there."""
         self._is_untouched = self._waits_for_change = False
 
     # ---- search: its lines are the rows without folding ----------------------------------------------------------
@@ -297,7 +307,7 @@ class PassesPane(TablePane[PassRow]):
         return FoundLines(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
 
     def preview_match(self, line: int) -> None:
-        """Show a pass, or the row in which it is folded: only `go_to_match` unfolds."""
+        """Shows a pass, or the row in which it is folded: only `go_to_match` unfolds."""
         self.center(self._row_of(line), notify=False)
 
     def go_to_match(self, line: int) -> None:
@@ -308,7 +318,7 @@ class PassesPane(TablePane[PassRow]):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_pass(self) -> None:
-        """Disable or enable the pass under the cursor. If passes are folded there, unfold them instead."""
+        """Disables or enables the pass under the cursor. If passes are folded there, unfolds them instead."""
         row = self.current
         self.unfold()
         if row is not None and row.step is not None:
@@ -316,7 +326,6 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {change}")
 
     def delete(self) -> None:
-        """Remove the pass under the cursor from the recipe."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -324,20 +333,20 @@ class PassesPane(TablePane[PassRow]):
             self._edit_steps(steps, f"{row.name} removed")
 
     def try_passes(self) -> None:
-        """Run the passes of the catalogue on the stage of the cursor's row, and insert the chosen pass below it."""
+        """Runs the passes of the catalogue on the stage of the cursor's row, and inserts the chosen pass below it."""
         row = self.current
         if row is None or row.stage is None or row.stage.stage.language != "mlir":
             self.say("select an MLIR pass that has run, or `lower`")
             return
-        recipe = self.workspace.recipe
         from buddy.app.screens.tables import TrialsScreen
 
-        steps = candidate_passes(recipe.steps, self.state.passes)
-        screen = TrialsScreen(self.context.session, row.stage.stage.text, steps, recipe.threads)
+        recipe = self.workspace.recipe
+        candidates = candidate_passes(recipe.steps, self.state.passes)
+        screen = TrialsScreen(self.context.session, row.stage.stage.text, candidates, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
-        """Insert a pass that was tried below the cursor, in the phase of the pass above it."""
+        """Inserts below the cursor a pass that was tried, in the phase of the nearest pass above with a phase."""
         if step is None:
             return
         steps = list(self.workspace.recipe.steps)
@@ -354,7 +363,7 @@ class PassesPane(TablePane[PassRow]):
         return numbers[-1] if numbers else -1
 
     def details(self) -> None:
-        """Show details of the pass under the cursor: options, time, changed op counts, remarks about nodes."""
+        """Shows details of the pass under the cursor: options, time, changed op counts, remarks about nodes."""
         from buddy.app.screens.detail import pass_screen
 
         if self.current is not None:
@@ -362,7 +371,7 @@ class PassesPane(TablePane[PassRow]):
             self.app.push_screen(pass_screen(self.current, self._summary(self.current), remarks, self.glyphs))
 
     def duplicate(self) -> None:
-        """Insert a copy of the pass under the cursor below it."""
+        """Inserts an enabled copy of the pass under the cursor below it."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -371,7 +380,7 @@ class PassesPane(TablePane[PassRow]):
             self._show_step(row.number + 1)
 
     def switch_anchor(self) -> None:
-        """Switch the op on which the pass under the cursor runs between module and function."""
+        """Switches the op on which the pass under the cursor runs between module and function."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -390,7 +399,7 @@ class PassesPane(TablePane[PassRow]):
         self._move_step(-1)
 
     def _move_step(self, by: int) -> None:
-        """Exchange the pass under the cursor with the one that is `by` passes below it (above it if negative)."""
+        """Exchanges the pass under the cursor with the pass that is `by` passes below it (above it if negative)."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -404,12 +413,12 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(target)
 
     def insert(self) -> None:
-        """List the passes of the catalogue, and insert the chosen one below the cursor."""
+        """Lists the passes of the catalogue, and inserts the chosen one below the cursor."""
         choices = [PickerChoice(info.name, info.summary, info) for info in self.state.passes]
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
     def _insert_pass(self, info: PassInfo | None) -> None:
-        """Insert a pass of the catalogue below the cursor, with its default options."""
+        """Inserts a pass of the catalogue below the cursor, with its default options."""
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
@@ -419,7 +428,6 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(index)
 
     def edit_options(self) -> None:
-        """Edit the options of the pass under the cursor in a form."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -438,7 +446,7 @@ class PassesPane(TablePane[PassRow]):
             )
 
     def choose_preset(self) -> None:
-        """List the presets, and replace the recipe by the chosen one."""
+        """Lists the presets, and replaces the recipe by the chosen one."""
         current = self.workspace.recipe.preset
         choices = [
             PickerChoice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
@@ -451,21 +459,23 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.with_steps_of(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge_key: str = "") -> None:
-        """Replace the passes of the recipe. `title` and `merge_key` are those of `RecipeEditor.edit`."""
+        """Replaces the passes of the recipe. `RecipeEditor.edit` describes `title` and `merge_key`."""
         self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge_key)
 
     def _show_step(self, index: int) -> None:
-        """Move the cursor to the row of pass `index` of the recipe."""
+        """Moves the cursor to the row of pass `index` of the recipe. Unfolds all passes if it is folded."""
         self.refill()
-        row = next((k for k, row in enumerate(self.rows) if row.number == index), None)
-        if row is None and not self._shows_disabled:
+        numbers = [row.number for row in self.rows]
+        if index not in numbers and not self._shows_disabled:
             self.toggle_disabled()
-            row = next((k for k, row in enumerate(self.rows) if row.number == index), None)
-        self.center(self.cursor if row is None else row)
+            numbers = [row.number for row in self.rows]
+        self.center(numbers.index(index) if index in numbers else self.cursor)
 
     def text_to_copy(self) -> str:
         row = self.current
-        return row.step.spelling() if row and row.step else (row.name if row else "")
+        if row is None:
+            return ""
+        return row.step.spelling() if row.step else row.name
 
 
 def _options_text(step: PassStep | None) -> str:

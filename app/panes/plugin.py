@@ -48,24 +48,25 @@ class PluginPane(LinkedPane):
         self._sources: tuple[PaneSource, ...] | None = None
         # The thread in which the code of the shown pane runs.
         self._thread: PaneThread | None = None
-        # Where the shown pane comes from.
+        # The source of the shown pane, or of the pane that was switched off; `None` before a pane is chosen.
         self.source: PaneSource | None = None
         # The plug-in's object that returns the lines; `None` until it is loaded.
         self._hosted_pane: pane_plugins.Pane | None = None
-        # The lines that were drawn last; `None` before the first time.
+        # The lines that were drawn last; `None` before the first drawing.
         self._lines: list[PaneLine] | None = None
+        # The error that has switched the pane off.
         self.problem: Diagnostic | None = None
         # The topics that have changed since the pane was drawn last.
         self._changed: frozenset[str] = frozenset()
         # The keys and clicks that are not passed to the plug-in yet.
         self._inputs: list[Callable[[PaneView], None]] = []
-        # The thread that draws the pane now.
-        self._drawing: PaneThread | None = None
+        # The thread that draws the pane now, if any.
+        self._drawing_thread: PaneThread | None = None
 
     # ---- choosing a pane -----------------------------------------------------------------------------------------
 
     def sources(self) -> tuple[PaneSource, ...]:
-        """The panes of plug-ins. The first call looks for them, and shows why others cannot be used."""
+        """Returns the panes of plug-ins. The first call looks for them, and shows why others cannot be used."""
         if self._sources is None:
             self._sources, problems = pane_plugins.find_panes(self._pane_options)
             for problem in problems:
@@ -74,7 +75,7 @@ class PluginPane(LinkedPane):
         return self._sources
 
     def choose(self) -> None:
-        """Show the pane of the only plug-in that has one, or hide it; if there are several, let the user choose."""
+        """Shows or hides the only pane of a plug-in. If there are several, lets the user choose."""
         sources = self.sources()
         if not sources:
             self.say(NO_PANES_MESSAGE)
@@ -88,14 +89,14 @@ class PluginPane(LinkedPane):
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.apply_choice)
 
     def apply_choice(self, choice: object) -> None:
-        """Show the chosen pane, or hide the one that is shown."""
+        """Shows the chosen pane, or hides the one that is shown."""
         if choice is HIDE:
             self.context.layout.hide_plugin()
         elif isinstance(choice, PaneSource):
             self.show(choice)
 
     def show(self, source: PaneSource) -> None:
-        """Load the pane of a plug-in unless it is loaded, show it, and focus it."""
+        """Loads the pane of a plug-in unless it is loaded, shows it, and focuses it."""
         if source != self.source or self.problem is not None:
             self.close()
             self.source, self._hosted_pane, self.problem, self._lines, self._inputs = source, None, None, None, []
@@ -111,7 +112,6 @@ class PluginPane(LinkedPane):
         return (str(self._hosted_pane.title) if self._hosted_pane is not None else "") or source.name
 
     def close(self) -> None:
-        """End the thread of the pane that is shown."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -120,7 +120,7 @@ class PluginPane(LinkedPane):
         self.close()
 
     async def _load(self, source: PaneSource, thread: PaneThread) -> None:
-        """Load the plug-in's code in `thread`, then draw its pane."""
+        """Loads the plug-in's code in `thread`, then draws its pane."""
         try:
             hosted_pane = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
         except PaneCallError as call_error:
@@ -133,10 +133,11 @@ class PluginPane(LinkedPane):
                 self._draw_soon()
 
     def _switch_off(self, thread: PaneThread, error: BaseException) -> None:
-        """Show the error of a pane instead of its lines, and stop calling the plug-in."""
+        """Shows the error of a pane instead of its lines, and stops calling the plug-in."""
         thread.stop()
         if thread is not self._thread or self.source is None:
-            return  # The error is of a pane that another one has replaced.
+            # Another pane has replaced this one.
+            return
         self._thread, self._hosted_pane, self._inputs = None, None, []
         self.problem = self.source.diagnose(error)
         self.state.add_to_log(self.problem)
@@ -153,11 +154,11 @@ class PluginPane(LinkedPane):
         self._note_changes(frozenset({"selection"}))
 
     def stage_shown(self) -> None:
-        """Draw the pane again after the IR pane has shown another stage."""
+        """Draws the pane again after the IR pane has shown another stage."""
         self._note_changes(frozenset({"stages"}))
 
     def _note_changes(self, topics: frozenset[str]) -> None:
-        """Note that these topics have changed, and draw the pane again if it depends on one of them."""
+        """Notes that these topics have changed, and draws the pane again if it depends on one of them."""
         self._changed |= topics
         if self._hosted_pane is not None and topics & frozenset(self._hosted_pane.topics):
             self._draw_soon()
@@ -167,20 +168,16 @@ class PluginPane(LinkedPane):
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        """Start to draw the pane unless it is hidden. If it is being drawn, `_draw` draws it once more afterwards."""
-        thread = self._thread
-        if (
-            self._hosted_pane is None
-            or thread is None
-            or thread is self._drawing
-            or not self.context.layout.shows_plugin
-        ):
+        """Starts to draw the pane unless it is hidden. If it is being drawn, `_draw` draws it once more afterwards."""
+        hosted_pane, thread = self._hosted_pane, self._thread
+        if hosted_pane is None or thread is None or not self.context.layout.shows_plugin:
             return
-        self._drawing = thread
-        start_worker(self, "draw", self._draw, self._hosted_pane, thread)
+        if thread is not self._drawing_thread:
+            self._drawing_thread = thread
+            start_worker(self, "draw", self._draw, hosted_pane, thread)
 
     async def _draw(self, hosted_pane: pane_plugins.Pane, thread: PaneThread) -> None:
-        """Pass keys and clicks to the plug-in and draw its lines, until nothing has changed any more."""
+        """Passes keys and clicks to the plug-in and draws its lines, until nothing has changed any more."""
         try:
             while (self._changed or self._inputs) and thread is self._thread:
                 view, inputs = self._view(thread), self._inputs
@@ -193,7 +190,8 @@ class PluginPane(LinkedPane):
         except PaneCallError as call_error:
             self._switch_off(thread, call_error.error)
         finally:
-            self._drawing = None if self._drawing is thread else self._drawing
+            if self._drawing_thread is thread:
+                self._drawing_thread = None
 
     def _view(self, thread: PaneThread) -> PaneView:
         """The facts that the plug-in can read while it draws the pane."""
@@ -223,7 +221,7 @@ class PluginPane(LinkedPane):
 
     @property
     def lines(self) -> list[PaneLine]:
-        """The lines that were drawn last; none of a pane that is switched off."""
+        """The lines that were drawn last; empty for a pane that is switched off."""
         return self._lines or [] if self.problem is None else []
 
     @property
@@ -244,18 +242,16 @@ class PluginPane(LinkedPane):
 
     def empty(self, width: int) -> list[Cells]:
         if self.problem is not None:
-            lines = diagnostic_lines(self.problem, width)
-            return [
-                *lines,
-                [],
-                [("Switched off. ", "warn"), (key_of("plugin-pane"), "key"), (" shows it again", "dim")],
-            ]
+            hint: Cells = [("Switched off. ", "warn"), (key_of("plugin-pane"), "key"), (" shows it again", "dim")]
+            return [*diagnostic_lines(self.problem, width), [], hint]
         return [[("loading" if self._lines is None else "no lines", "dim")]] if self.source is not None else []
 
     def foot(self, width: int) -> list[Cells]:
         """The keys that the plug-in handles, with their descriptions."""
         keys = self._hosted_pane.keys if self._hosted_pane is not None else {}
-        cells: Cells = [cell for key, text in keys.items() for cell in ((f" {key}", "key"), (f" {text} ", "dim"))]
+        cells: Cells = []
+        for key, text in keys.items():
+            cells += [(f" {key}", "key"), (f" {text} ", "dim")]
         return [cut_cells(cells, width)] if cells else []
 
     def text_to_copy(self) -> str:
@@ -264,7 +260,7 @@ class PluginPane(LinkedPane):
     # ---- input ---------------------------------------------------------------------------------------------------
 
     def take_key(self, key: str) -> bool:
-        """Pass `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
+        """Passes `key` to the code of the plug-in if it is one of the plug-in's keys. Returns whether it is."""
         hosted_pane = self._hosted_pane
         if hosted_pane is None or key not in hosted_pane.keys:
             return False
@@ -281,7 +277,6 @@ class PluginPane(LinkedPane):
             self._draw_soon()
 
     def go_to_node(self) -> None:
-        """Go to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
             self.context.selection.go_to_one_of((node,))

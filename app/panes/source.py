@@ -99,7 +99,7 @@ class SourcePane(Pane, CodeView):
             self.refresh()
 
     def _read_graph(self) -> None:
-        """Read the nodes, the graph breaks and the profile again."""
+        """Reads the nodes, the graph breaks and the profile again."""
         info = self.state.info
         self._facts = {}
         self._rows = {row.stable: row for row in info.rows} if info is not None else {}
@@ -137,7 +137,10 @@ class SourcePane(Pane, CodeView):
         return [[(f" {formatting.clip(text, width - 2, self.glyphs)}", role)]]
 
     def _line_note(self) -> tuple[str, str]:
-        """The text about the line under the cursor, and its role: what it computes, or why no node comes from it."""
+        """The text about the line under the cursor, and the text's role.
+
+        The text says what the line computes, or why no node comes from it.
+        """
         location, facts = PythonLocation(self._path, self.cursor), self._facts_of(self.cursor)
         old_note = "the file on disk has another line here; " if self.cursor in self._old_lines else ""
         if location in self._breaks:
@@ -164,14 +167,16 @@ class SourcePane(Pane, CodeView):
     def gutter_cells(self, row: int) -> Cells:
         """The cells before the code of a line: its mark, number, lowering, time and share."""
         location, facts, selection = PythonLocation(self._path, row), self._facts_of(row), self.context.selection
-        mark = ">" if row == self.cursor else "=" if location == selection.linked_location else " "
-        number_role = selection.python_lines.colour_at(location) or ("key" if row == self.cursor else "number")
+        at_cursor, is_linked = row == self.cursor, location == selection.linked_location
+        mark = ">" if at_cursor else ("=" if is_linked else " ")
+        number_role = selection.python_lines.colour_at(location) or ("key" if at_cursor else "number")
         is_old, is_graph_break = row in self._old_lines, location in self._breaks
         cells: Cells = [(mark, "key"), (f"{row + 1:>5}", number_role), ("~" if is_old else " ", "stale")]
         cells.append(("! ", "bad") if is_graph_break else (f"{facts.mark} ", facts.role))
         if self._times is not None and self.width >= MIN_WIDTH_FOR_TIMES:
-            is_own = facts.mark != ":" and not self.state.profile_is_stale
-            cells.append((f"{facts.time_text:>8} {facts.share_text:>4} ", "number" if is_own else "faint"))
+            # A line with the mark `:` calls the lines whose time it has.
+            has_own_time = facts.mark != ":" and not self.state.profile_is_stale
+            cells.append((f"{facts.time_text:>8} {facts.share_text:>4} ", "number" if has_own_time else "faint"))
         return cells
 
     def background(self, row: int) -> str:
@@ -190,7 +195,10 @@ class SourcePane(Pane, CodeView):
     # ---- files ---------------------------------------------------------------------------------------------------
 
     def go_to_selected_node(self) -> None:
-        """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
+        """Goes to the line of the selected node, unless this pane has focus or is hidden.
+
+        If another graph is shown since the last call, opens its files.
+        """
         if not self.context.layout.shows_source:
             return
         selection = self.context.selection
@@ -207,7 +215,7 @@ class SourcePane(Pane, CodeView):
             self._go_to(location)
 
     def show_location(self, location: PythonLocation) -> None:
-        """Show the pane with the cursor on this line, and focus it."""
+        """Shows and focuses the pane, with the cursor on the line `location`."""
         layout = self.context.layout
         layout.shows_source = True
         layout.show_pane("source")
@@ -216,12 +224,12 @@ class SourcePane(Pane, CodeView):
         self._go_to(location)
 
     def redraw_links(self) -> None:
-        """Draw all panes again after this pane was shown or hidden: lines have colours only while it is shown."""
+        """Draws all panes again after this pane was shown or hidden: lines have colours only while it is shown."""
         for pane in self.context.layout.panes.values():
             pane.refresh()
 
     def _go_to(self, location: PythonLocation) -> None:
-        """Go to a line, as soon as its file is opened. If it cannot be shown, the pane shows the reason instead."""
+        """Goes to a line, as soon as its file is opened. If the line cannot be shown, shows the reason instead."""
         self._location = location
         opened = self._files.get(location.path)
         if opened is not None and location.line >= opened.lines:
@@ -235,19 +243,19 @@ class SourcePane(Pane, CodeView):
         self.center(location.line, notify=False)
 
     def _show_file(self, path: str, opened: PythonOpened | None, line: int) -> None:
-        """Show a file with the cursor on `line`, or no file."""
-        text, lines = (opened.text, opened.lines) if opened is not None else ("", 0)
+        """Shows a file with the cursor on `line`. For `None`, shows no file."""
         if path != self._path:
             self.left = 0
-        self._path, self._text, self._line_count, self._facts = path, text, lines, {}
-        ranges = opened.old if opened is not None else ()
-        self._old_lines = frozenset(row for first, count in ranges for row in range(first, first + count))
+        self._path, self._facts = path, {}
+        self._text, self._line_count = (opened.text, opened.lines) if opened is not None else ("", 0)
+        old_ranges = opened.old if opened is not None else ()
+        self._old_lines = frozenset(row for first, count in old_ranges for row in range(first, first + count))
         self.cursor = line
         self.rows_changed()
 
     @work(exclusive=True, group="source-files")
     async def _open_files(self, paths: list[str]) -> None:
-        """Open the files of the graph one by one, so that going to a node of another file does not wait later."""
+        """Opens the files of the graph one by one, so that going to a node of another file does not wait later."""
         for path in paths:
             await self._open_file(path)
 
@@ -256,7 +264,7 @@ class SourcePane(Pane, CodeView):
         await self._open_file(path)
 
     async def _open_file(self, path: str) -> None:
-        """Request a file from the engine, and show it or the reason why it cannot be shown."""
+        """Requests a file from the engine, and shows it or the reason why it cannot be shown."""
         problems: list[str] = []
         info, session = self._info, self.context.session
         stamp = None if session.is_remote else read_stamp(path)
@@ -273,20 +281,22 @@ class SourcePane(Pane, CodeView):
         self._show_opened(path)
 
     def _show_opened(self, path: str) -> None:
-        """Show a file that was opened or opened again, if it is on the screen or the cursor has to go to it."""
+        """Shows a file that was opened or opened again, if it is on the screen or the cursor has to go to the file."""
         opened = self._files.get(path)
         if opened is not None and path == self._path and self._moves_selection:
             # The user reads this file: keep the cursor on its line.
             self._show_file(path, opened, min(self.cursor, opened.lines - 1))
         elif self._location is not None and self._location.path == path:
-            self._path = self._path if opened is not None else ""
+            # Without its text, `_go_to` shows the file again.
             self._text = ""
+            if opened is None:
+                self._path = ""
             self._go_to(self._location)
         elif self._path not in self.context.selection.python_lines.paths:
             self._show_file("", None, 0)
 
     def _check_file(self) -> None:
-        """Open the file on the screen again if it has changed on disk, to mark the lines that are old."""
+        """Opens the file on the screen again if it has changed on disk, to mark the lines that differ from the disk."""
         session, path = self.context.session, self._path
         opened = self._files.get(path)
         if not self.context.layout.shows_source or session.is_remote or opened is None or opened.on_disk == "none":
@@ -299,7 +309,7 @@ class SourcePane(Pane, CodeView):
     # ---- synchronisation -----------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
-        """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
+        """Goes to the line of the selected node. If that is the cursor's line, draws the marks of the line again."""
         row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
         # If the cursor has moved, both rows and the foot are drawn already.
@@ -316,26 +326,24 @@ class SourcePane(Pane, CodeView):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
-        """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
+        """Goes to a node of the line under the cursor in the graph pane, or reports why no node comes from it."""
         nodes = self._facts_of(self.cursor).nodes if self._path else ()
         if nodes:
             self.context.selection.go_to_one_of(nodes)
         elif self._path:
-            self.say(f"line {self.cursor + 1}: {self._line_note()[0]}")
+            note, _ = self._line_note()
+            self.say(f"line {self.cursor + 1}: {note}")
 
     def source_left(self) -> None:
-        """Scroll the code to the left."""
         self.scroll_sideways(-SCROLL_COLUMNS)
 
     def source_right(self) -> None:
-        """Scroll the code to the right."""
         self.scroll_sideways(SCROLL_COLUMNS)
 
     def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""
 
     def copy(self) -> None:
-        """Copy the line at the cursor, or the selected lines."""
         rows = self.selected_range
         if len(rows) == 1:
             super().copy()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
     """Shows code with a cursor. Returns the stable names of the nodes that the chosen line comes from, or `None`.
 
-    `text` is the name of the code in `cache`, `line_count` the number of its lines. The cursor starts at `line`.
+    `text` is the hash of the code in `cache`, `line_count` the number of its lines. The cursor starts at `line`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,7 +53,7 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
 
 
 class TextLines(CursorView):
-    """Lines of text without a visible cursor. Long lines are wrapped; the rows are the pieces.
+    """Lines of text without a visible cursor. Each row is a line, or a piece of a long line, which is wrapped.
 
     The row with the current match of a search is highlighted.
     """
@@ -88,17 +88,19 @@ class TextLines(CursorView):
         self.preview_match(line)
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Scroll so that `row` is the first one on the screen, where the invisible cursor always is."""
+        """Scrolls `row` to the top of the screen. The invisible cursor is always there."""
         self.cursor = max(0, min(row, self.row_count - self.page))
         self.scroll_to(y=self.cursor, animate=False, force=True)
 
 
-# The maximum width of `#box` in `workbench.tcss`, and of the lines of diagnostics in it, in cells.
-MAX_BOX_WIDTH, DIAGNOSTIC_WIDTH = 118, 110
+# The maximum width of `#box` in cells, as in `workbench.tcss`.
+MAX_BOX_WIDTH = 118
+# The maximum width of the lines of a diagnostic in the box, in cells.
+DIAGNOSTIC_WIDTH = 110
 
 
 class TextScreen(ListScreen[ScreenResultType]):
-    """Shows lines, all of which `y` copies. `keys` is the summary of the keys.
+    """Shows `lines`; the key `y` copies all of them. `keys` is the summary of the keys at the bottom.
 
     A subclass adds keys that return a result.
     """
@@ -113,7 +115,7 @@ class TextScreen(ListScreen[ScreenResultType]):
         super().__init__(title, keys, TextLines(self._lines))
 
     def full_height(self) -> int:
-        # Without the border and the padding of the box.
+        # About the width of the box, without its border and its padding.
         width = max(20, min(self.app.size.width - 4, MAX_BOX_WIDTH) - 4)
         return sum(len(wrap_line(line, width)) for line in self._lines) + 2
 
@@ -130,7 +132,6 @@ class DetailScreen(TextScreen[None]):
 
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:
-    """Returns a screen with the full diagnostic."""
     lines = diagnostic_lines(problem, DIAGNOSTIC_WIDTH)
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
@@ -138,11 +139,11 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
 
 
 def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
-    """Returns the lines of a diagnostic: what happened, where, and what to do."""
+    """Returns the lines of a diagnostic, of at most `width` cells: what happened, where, and what to do."""
     marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
     lines = [[(text, "text")] for text in wrap_text(problem.what, width - 4)]
     lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrap_text(part, width - 4)]
-    return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
+    return [[marks[problem.severity] if number == 0 else ("    ", "text"), *line] for number, line in enumerate(lines)]
 
 
 # The width of the bar of an op count, in cells.
@@ -172,9 +173,9 @@ def pass_screen(
 
 
 def _delta_lines(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
-    """Returns a title, and a line with a bar for each pair of an op and the change of its count, `deltas`.
+    """Returns a title, and a line with a bar for each of `deltas`: pairs of an op and the change of its count.
 
-    `changed` tells whether the pass changed the IR at all: it may, without a change of op counts.
+    `changed` is whether the pass changed the IR, which is possible without a change of op counts.
     """
     lines: list[Cells] = [[], [("Ops added and removed", "title")]]
     if not deltas:
@@ -190,7 +191,7 @@ def _delta_lines(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: forma
 # ---- help ------------------------------------------------------------------------------------------------------------
 
 
-# The keys that are shown for an action without a key: those of the command palette, which lists all actions.
+# The key that is shown for an action without a key: it opens the command palette, which lists all actions.
 PALETTE_KEYS = ("ctrl+p",)
 # The marks of nodes and passes, each with its meaning.
 MARKS = (
@@ -203,7 +204,7 @@ MARKS = (
 
 
 def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
-    """Returns a screen with the keys that work in `pane`; keys that are disabled now have the reason."""
+    """Returns a screen with the keys that work in `pane`. For a key that is disabled now, it shows the reason."""
     lines = _section(f"In {PANE_TITLES[pane]}", actions_of_pane(pane), situation)
     lines += _section("Moving", actions_of_pane("any"), situation)
     actions_of_other_panes = [action for action in ACTIONS if action.anywhere and action.pane != pane]
@@ -222,8 +223,10 @@ def _section(title: str, actions: list[Action], situation: Situation) -> list[Ce
 def _action_line(action: Action, situation: Situation) -> Cells:
     """Returns the keys of an action and what it does; if it is disabled, also the reason."""
     reason = action.blocked(situation)
-    # Of many keys, such as 1 to 9 and 0, show only the first and the last.
-    has_many_keys = len(action.keys) > 3
-    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if has_many_keys else ", ".join(action.keys or PALETTE_KEYS)
+    if len(action.keys) > 3:
+        # Of many keys, such as 1 to 9 and 0, show only the first and the last.
+        keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}"
+    else:
+        keys = ", ".join(action.keys or PALETTE_KEYS)
     line: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
     return [*line, (f"  (disabled: {reason})", "faint")] if reason else line

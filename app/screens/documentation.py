@@ -1,4 +1,4 @@
-"""Shows the documentation in the terminal: the entries of a list of pages, and a screen with one page.
+"""Shows the documentation in the terminal: the entries for a picker of pages, and a screen with one page.
 
 The pages are in `docs/` of a git checkout; an installed package does not contain them.
 """
@@ -24,23 +24,24 @@ _KEYS = "arrows and page keys scroll, a click follows a link, backspace goes bac
 
 
 def page_choices() -> list[PickerChoice]:
-    """Returns an entry for each page, with its title. Empty for an installed package."""
+    """Returns an entry for each page, with the page's title and path. Returns none for an installed package."""
     folder = Path(buddy.app.__file__).resolve().parent.parent / "docs"
     pages = [path for section in _SECTIONS for path in sorted((folder / section).glob("*.md"))]
     return [PickerChoice(_title(path), path.relative_to(folder).as_posix(), path) for path in pages]
 
 
 def _title(path: Path) -> str:
-    """Returns the text of the first heading of a page without backquotes, else the name of its file."""
+    """Returns the text of the first heading of a page, or, without one, the name of its file. Removes backquotes."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
         lines = []
-    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), path.stem).replace("`", "")
+    headings = (line.removeprefix("# ") for line in lines if line.startswith("# "))
+    return next(headings, path.stem).replace("`", "")
 
 
 class PageScreen(ReadOnlyScreen[None]):
-    """Shows the Markdown file `path`. Links to other pages are followed; other addresses are shown to copy."""
+    """Shows the Markdown file `path`. Follows links to other pages, and shows the addresses of other links to copy."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("backspace,alt+left", "back", "Back", show=False),
@@ -62,7 +63,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(self._history[-1])
 
     async def _show(self, path: Path, anchor: str = "") -> None:
-        """Show a page from its heading `anchor` on, or from its start. If it cannot be read, show the reason."""
+        """Shows a page from its heading `anchor` on, or from its start. Shows the reason if it cannot read the page."""
         box, document = self.query_one("#box"), self.query_one(Markdown)
         try:
             text = path.read_text("utf-8")
@@ -75,7 +76,7 @@ class PageScreen(ReadOnlyScreen[None]):
             self.query_one(VerticalScroll).scroll_home(animate=False)
 
     async def on_markdown_link_clicked(self, message: Markdown.LinkClicked) -> None:
-        """Follow a link to a page, or show the address of another link."""
+        """Follows a link to a page, or shows the address of another link."""
         message.stop()
         page, _, anchor = message.href.partition("#")
         target = (self._history[-1].parent / page).resolve() if page else self._history[-1]
@@ -86,7 +87,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(target, anchor)
 
     async def action_back(self) -> None:
-        """Go back to the previous page; on the first page, close the screen."""
+        """Goes back to the previous page; on the first page, closes the screen."""
         if len(self._history) == 1:
             self.action_close()
             return

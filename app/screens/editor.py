@@ -44,8 +44,9 @@ class TextProblem(NamedTuple):
 class SearchedTextArea:
     """The text of an editor as a `SearchedView`.
 
-    A search steps from line to line, but in an editor from match to match, also in one line. So the "lines" here are
-    positions among the matches: match k is line 2k + 1, and a cursor before match k, but not at it, is on line 2k.
+    `ViewSearch` steps from line to line, but the user of an editor from match to match, also in one line. So the
+    "lines" here are positions among the matches: match k is line 2k + 1, and a cursor between the matches k - 1 and k
+    is on line 2k. `report` shows the state of the search.
     """
 
     def __init__(self, area: TextArea, report: Callable[[str], object]) -> None:
@@ -61,7 +62,7 @@ class SearchedTextArea:
             for match in compiled.finditer(line)
             if match.end() > match.start()
         ]
-        return FoundLines(range(1, 2 * len(self._spans) + 1, 2))
+        return FoundLines([2 * index + 1 for index in range(len(self._spans))])
 
     async def request_lines(self, pattern: Pattern) -> FoundLines | None:
         raise NotImplementedError  # Not called, because `find_lines` returns the lines.
@@ -69,6 +70,7 @@ class SearchedTextArea:
     @property
     def search_line(self) -> int:
         row, column = min(self._area.selection.start, self._area.selection.end)
+        # The first match at the cursor or after it.
         index = bisect_left(self._spans, (row, column, 0))
         is_at_match = index < len(self._spans) and self._spans[index][:2] == (row, column)
         return 2 * index + is_at_match
@@ -79,7 +81,7 @@ class SearchedTextArea:
         self._area.scroll_cursor_visible(center=True)
 
     def go_to_match(self, line: int) -> None:
-        """Move the cursor to a match, without selecting it: the next letter must not replace it."""
+        """Moves the cursor to a match, without selecting it: the next letter must not replace it."""
         row, start, _ = self._spans[line // 2]
         self._area.move_cursor((row, start), center=True)
 
@@ -101,10 +103,11 @@ class EditorScreen(AnsweringScreen[str]):
     """Lets the user edit a text. Returns it when the user accepts it and `check` finds no error, `None` on escape.
 
     `problem` is shown when the editor opens. `original` is the text before any edit (default: `text`). The edited text
-    is saved in `draft`. If the workbench exits before the editor closes, the next editor with that draft restores it,
-    unless it opens with a `problem`.
+    is saved in `draft`. If the workbench exits before the editor closes, the next editor with that draft and without a
+    `problem` restores the text.
     """
 
+    # The height of the message under the text.
     NOTE_LINES: ClassVar[int] = 1
     TAB_BEHAVIOR: ClassVar[Literal["focus", "indent"]] = "indent"
     KEYS_TEXT: ClassVar[str] = "ctrl+s accepts, ctrl+z undoes, ctrl+f searches, escape goes back"
@@ -124,11 +127,12 @@ class EditorScreen(AnsweringScreen[str]):
         draft: EditorDraft | None = None,
     ) -> None:
         super().__init__()
-        # A text that was edited before this screen opened also needs confirmation to be discarded.
+        # `text` may have been edited before this screen opened: then closing it discards changes from the start.
         self._original = original or text
         self._title, self._problem = title, problem
         # Whether the user was warned, after the last change, that closing discards the changes.
         self._has_warned = False
+        # Whether the user has closed the editor: not if the workbench exits.
         self._has_closed = False
         self._draft = draft
         self._draft_timer: Timer | None = None
@@ -144,7 +148,7 @@ class EditorScreen(AnsweringScreen[str]):
         self._search = ViewSearch(SearchedTextArea(self.area, self._show_search), self)
 
     async def check(self, text: str) -> TextProblem | None:
-        """The first error in the text, or `None`."""
+        """Returns the first error in the text, or `None`."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -165,7 +169,6 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_problem(self._problem)
 
     def show_note(self, lines: list[Cells]) -> None:
-        """Show a message under the text."""
         from rich.text import Text
 
         look = look_of(self.app.theme)
@@ -173,7 +176,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.query_one("#note", Static).update(note)
 
     def show_problem(self, problem: TextProblem) -> None:
-        """Move the cursor to the error, and show its message."""
+        """Moves the cursor to the error, if its line is known, and shows the message."""
         if problem.line >= 0:
             self.area.move_cursor((problem.line, problem.column), center=True)
         self.show_note([[("[!] ", "bad"), (problem.message, "text")]])
@@ -183,7 +186,7 @@ class EditorScreen(AnsweringScreen[str]):
 
     @work(exclusive=True, group="accept")
     async def _accept(self) -> None:
-        """Check the text, then return it or show the error."""
+        """Checks the text, then returns it or shows the error."""
         text = self.area.text
         self.show_note([[("checking", "accent")]])
         problem = await self.check(text)
@@ -193,7 +196,7 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_problem(problem)
 
     def close_unanswered(self) -> None:
-        """Go back. A changed text is discarded only on the second call."""
+        """Closes the editor without an answer. If the text has changed, warns, and closes on the second call."""
         if self.area.text == self._original or self._has_warned:
             self._close_with(None)
         else:
@@ -211,7 +214,7 @@ class EditorScreen(AnsweringScreen[str]):
         self._search.step(by)
 
     def _show_search(self, text: str) -> None:
-        """Show the pattern and the count instead of the keys."""
+        """Shows the pattern and the count instead of the keys."""
         keys = ", f3 next, shift+f3 previous match" if self._search.matches.lines else ""
         self.query_one("#box").border_subtitle = f"{text}{keys}" if text else self.KEYS_TEXT
 
@@ -226,7 +229,7 @@ class EditorScreen(AnsweringScreen[str]):
     # ---- drafts --------------------------------------------------------------------------------------------------
 
     def _save_draft(self) -> None:
-        """Save the input as a draft, or delete the draft if there are no changes. A failure is shown under the text."""
+        """Saves the text as a draft, or deletes the draft of an unchanged text. Shows a failure under the text."""
         if self._draft is not None and not self._has_closed:
             if self.area.text == self._original:
                 self._draft.delete()
@@ -234,7 +237,7 @@ class EditorScreen(AnsweringScreen[str]):
                 self.show_note([[("[!] ", "bad"), (problem, "text")]])
 
     def _close_with(self, text: str | None) -> None:
-        """Delete the draft, and close with `text` (`None`: the user goes back)."""
+        """Deletes the draft, and closes with `text` (`None`: the user goes back)."""
         self._has_closed = True
         if self._draft is not None:
             self._draft.delete()
@@ -242,7 +245,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.dismiss(text)
 
     def on_unmount(self) -> None:
-        """Save the draft if the workbench exits while the editor is open."""
+        """Saves the draft if the workbench exits while the editor is open."""
         if self._draft is not None and not self._has_closed:
             if self.area.text != self._original:
                 self._draft.save(self.area.text, self._original)
@@ -260,7 +263,7 @@ class IrEditor(EditorScreen):
         self._session, self._line = session, line
 
     def on_mount(self) -> None:
-        """Open at the line, unless the error of the text has one."""
+        """Moves the cursor to `line`. If the text has an error with a line, the cursor is there instead."""
         if self._problem is None or self._problem.line < 0:
             self.area.move_cursor((self._line, 0), center=True)
 
@@ -311,7 +314,7 @@ class PipelineScreen(EditorScreen):
         return TextProblem(error.message, *_line_and_column(text, error.offset)) if error else None
 
     def _find_error(self, text: str) -> PipelineError | None:
-        """The first error in the text of a pipeline, or `None`."""
+        """Returns the first error in the text of a pipeline, or `None`."""
         try:
             check_pipeline(parse_pipeline(text), self._catalogue)
         except PipelineError as error:
@@ -328,25 +331,26 @@ class PipelineScreen(EditorScreen):
         self._update_note()
 
     def _update_note(self) -> None:
-        """Show the first error, or the number of passes, and the completions of the word at the cursor."""
+        """Shows the first error, or the number of passes, and the completions of the word at the cursor."""
         text, offset = self.area.text, self._offset
         error = self._find_error(text)
         if error is None:
-            items = parse_pipeline(text)
-            disabled = sum(not item.enabled for item in items)
-            disabled_text = f", {disabled} disabled" if disabled else ""
-            status: Cells = [("[x] ", "ok"), (f"{len(items) - disabled} passes{disabled_text}", "text")]
+            steps = parse_pipeline(text)
+            n_disabled = sum(not step.enabled for step in steps)
+            disabled_text = f", {n_disabled} disabled" if n_disabled else ""
+            status: Cells = [("[x] ", "ok"), (f"{len(steps) - n_disabled} passes{disabled_text}", "text")]
         else:
             line, _ = _line_and_column(text, error.offset)
             status = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
         start, self._completions = completions(text, offset, self._catalogue)
+        typed_word = text[start:offset]
         # Show all options after "{", but no passes before the user has typed a character of a name.
-        has_prefix = offset > start or text[max(0, start - 1) : start] == "{"
-        is_complete = any(completion.word == text[start:offset] for completion in self._completions)
+        has_prefix = bool(typed_word) or text[max(0, start - 1) : start] == "{"
+        is_complete = any(completion.word == typed_word for completion in self._completions)
         self.show_note([status, *(self._completion_lines() if has_prefix and not is_complete else [])])
 
     def _completion_lines(self) -> list[Cells]:
-        """The completions around the chosen one, one per line, each with its summary."""
+        """Returns the completions around the chosen one, one per line, each with its summary."""
         first = max(0, min(self._completion_index - 1, len(self._completions) - SHOWN_COMPLETIONS))
         width = self.area.size.width
         lines: list[Cells] = []
@@ -370,7 +374,7 @@ class PipelineScreen(EditorScreen):
             self._update_note()
 
     def action_complete(self) -> None:
-        """Insert the chosen completion, unless the search has focus."""
+        """Inserts the chosen completion, unless the search has focus."""
         if self.focused is not self.area:
             return
         text, offset = self.area.text, self._offset

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 # The minimum width of the screen, in cells, for two sides next to each other. Otherwise one is above the other.
 MIN_SIDE_BY_SIDE_WIDTH = 120
-# The maximum number of lines of the node that are shown of a stage.
+# For each stage, at most this many lines of the node are shown.
 _MAX_LINES = 400
-# The index of the phase of torch-mlir whose IR is in the target dialect. The phases before it: imported IR, and IR that
-# is ready for the conversion to the dialect.
+# The index of the phase of torch-mlir whose IR is in the target dialect. Phase 0 has the imported IR, phase 1 the IR
+# that is ready for the conversion to the dialect.
 _TARGET_DIALECT_PHASE = 2
 # The summaries of the keys, the most important first.
 KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to the line", "q closes", "B all stages", "< > sideways")
 
 
 class ComparedStage(NamedTuple):
-    """The last stage of a phase, with the lines that come from the node.
+    """The last stage of a phase, with its lines that come from the node.
 
     `hidden_count` is the number of the node's lines beyond `_MAX_LINES`. `main_line` is the number of the line that
     represents the node, -1 without one.
@@ -51,7 +51,7 @@ class ComparedStage(NamedTuple):
 
 
 class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None"]):
-    """A node in the IR of two pipelines: side 0 is this compiler, side 1 torch-mlir.
+    """Shows a node in the IR of two pipelines: side 0 is this compiler, side 1 torch-mlir.
 
     `recipe` is the current recipe, which one of the sides may have, and `row` is the node. Returns a line of the
     current recipe's stages to go to, the stages of the other pipeline to compare with, or `None`. Closing the screen
@@ -91,7 +91,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             yield Prompt()
 
     def fit(self) -> None:
-        """Place the sides next to each other on a wide screen, and show the keys that fit. The box fills the screen."""
+        """Places the sides next to each other on a wide screen, and shows the keys that fit in the box."""
         self.query_one("#sides").set_class(self.app.size.width >= MIN_SIDE_BY_SIDE_WIDTH, "-side-by-side")
         self.query_one("#box").border_subtitle = self.keys_text()
 
@@ -111,7 +111,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     @work(exclusive=True, group="compare-node")
     async def _compile(self) -> None:
-        """Compile both sides, first the one with the current recipe, if any, because its stages are cached."""
+        """Compiles both sides, first the one with the current recipe, if any, because its stages are cached."""
         for view in self._views:
             view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
@@ -119,8 +119,9 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self.show_progress("")
 
     async def _compile_side(self, side: int) -> None:
-        """Compile the pipeline of a side, and show its stages, also those of a compilation that fails."""
-        pipeline, finished_stages = self._pipelines[side], list[Stage]()
+        """Compiles the pipeline of a side, and shows its stages, also those of a compilation that fails."""
+        pipeline = self._pipelines[side]
+        finished_stages: list[Stage] = []
 
         def handle_frame(frame: Frame) -> None:
             if isinstance(frame, StageDone):
@@ -132,19 +133,18 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         problems: list[str] = []
         request = self._session.compile_for_comparison(pipeline.recipe, handle_frame)
         compiled = await Requester(self._session, problems.append).await_answer(request)
-        # If the compilation has failed, show the stages that are finished.
         self._stages[side] = compiled.stages if compiled is not None else tuple(finished_stages)
         self._problems[side] = "".join(problems)
         self._phase_stages[side] = await self._find_lines(pipeline, self._stages[side])
         self._draw(side)
 
     async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        """The last stage of each phase, with the lines of the node. If a request fails, shows the reason."""
+        """Returns the last stage of each phase, with the lines of the node. If a request fails, shows the reason."""
         requester = Requester(self._session, self.show_progress)
         return await requester.await_answer(self._request_lines(pipeline, stages)) or []
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        """Request the lines of the node in the last stage of each phase. Raises `UnavailableError`."""
+        """Requests the lines of the node in the last stage of each phase. Raises `UnavailableError`."""
         keyed_stages = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in keyed_stages))
         node = self._row.stable
@@ -153,21 +153,25 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         compared = []
         for key, stage in keyed_stages:
             if (trace := traces.get(stage.text)) is not None:
-                pairs = sorted(zip(trace.lines, trace.marks, strict=True))
-                lines = [NodeLine(line, await self._fetch_line(stage.text, line), derived) for line, derived in pairs]
+                numbers_and_derived = sorted(zip(trace.lines, trace.marks, strict=True))
+                lines = [
+                    NodeLine(number, await self._fetch_line(stage.text, number), derived)
+                    for number, derived in numbers_and_derived
+                ]
                 main_line = await self._session.find_main_line(stage.text, node)
                 hidden_count = trace.direct + trace.derived - len(lines)
                 compared.append(ComparedStage(key, stage, lines, hidden_count, main_line))
         return compared
 
     async def _fetch_line(self, text: str, number: int) -> str:
+        """Returns line `number` (from 0) of the text with the hash `text`. Raises `UnavailableError`."""
         cache = self._session.cache
         await cache.load(text, number, 1)
         line = cache.get(text, number)
         return line.text if line is not None else ""
 
     def _draw(self, side: int) -> None:
-        """Draw the shown stage of a side, or a message if the side has no stage."""
+        """Draws the shown stage of a side, or a message if the side has no stage."""
         shown, view, problem = self._shown_stage(side), self._views[side], self._problems[side]
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)
@@ -179,31 +183,30 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         view.show(f"{shown.stage.phase}{position}{hidden}", shown.lines, note, problem, shown.main_line)
 
     def _shown_stage(self, side: int) -> ComparedStage | None:
-        """The stage on a side, `None` without one: of torch-mlir, that of the chosen phase; else the first one."""
-        stages, index = self._phase_stages[side], self._phase_index if side == 1 else 0
+        """Returns the stage on a side, `None` without one: of torch-mlir, the chosen phase's; else the first one."""
+        stages = self._phase_stages[side]
+        index = self._phase_index if side == 1 else 0
         return stages[min(index, len(stages) - 1)] if stages else None
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     @property
     def _side(self) -> int:
-        """The side that has focus."""
         return self._views.index(self._view)  # type: ignore[arg-type]
 
     def action_other_side(self) -> None:
-        """Focus the other side."""
         self._view = self._views[1 - self._side]
         self._view.focus()
         for view in self._views:
             view.refresh()
 
     def action_next_phase(self, by: int) -> None:
-        """Move by `by` phases of torch-mlir."""
+        """Moves by `by` phases of torch-mlir."""
         self._phase_index = max(0, min(self._phase_index + by, len(self._phase_stages[1]) - 1))
         self._draw(1)
 
     def action_next_dialect(self) -> None:
-        """Compile with torch-mlir to the next target dialect, and show the IR in that dialect."""
+        """Compiles with torch-mlir to the next target dialect, and shows the IR in that dialect."""
         dialects = dialects_of(TORCH_MLIR)
         self._dialect = dialects[(dialects.index(self._dialect) + 1) % len(dialects)]
         self._pipelines = frontend_pipelines(self._recipe, self._session.state.presets, self._dialect)
@@ -216,17 +219,16 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.scroll_sideways(by)
 
     def action_copy(self) -> None:
-        """Copy the lines of the side that has focus."""
         self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
 
     def action_compare(self) -> None:
-        """Return all stages of the pipeline that does not have the recipe."""
+        """Closes the screen with all stages of the pipeline that does not have the current recipe."""
         other = 1 if self._pipelines[0].recipe == self._recipe else 0
         if self._stages[other]:
             self.dismiss(ComparedStages(self._pipelines[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
-        """Return the line under the cursor if its side has the recipe; otherwise, all stages of that side."""
+        """Closes the screen with the line under the cursor, or, on the side of another recipe, with all its stages."""
         shown, line = self._shown_stage(self._side), self._views[self._side].current
         if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()

@@ -33,8 +33,8 @@ from buddy.compiler.protocol import Diagnostic
 class AnsweringScreen(ModalScreen[ScreenResultType]):
     """A modal screen that returns an answer, and answers only once: further calls of `dismiss` do nothing.
 
-    Otherwise, a second `enter` that arrives before the screen has closed would close the screen below it as well.
-    Escape and ctrl+c close the screen; if a prompt is open in it, they close only the prompt.
+    Otherwise, a second `enter` that arrives before the screen has closed would also close the screen below.
+    Escape and ctrl+c close the screen; if a prompt is open in the screen, they close only the prompt.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,7 +47,7 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
         return super().dismiss(result)
 
     def action_close(self) -> None:
-        """Close the prompt if it is open, else the screen."""
+        """Closes the prompt if it is open, else the screen."""
         prompts = [prompt for prompt in self.query(Prompt) if prompt.display]
         if prompts:
             prompts[0].action_cancel()
@@ -55,17 +55,16 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
             self.close_unanswered()
 
     def close_unanswered(self) -> None:
-        """Close the screen without an answer."""
         self.dismiss(None)
 
     def set_box_title(self, title: str) -> None:
-        """Set the title of the screen's box. Does nothing if the screen is already closed."""
+        """Sets the title of the screen's box. Does nothing if the screen is already closed."""
         for box in self.query("#box"):
             box.border_title = title
 
 
 class ReadOnlyScreen(AnsweringScreen[ScreenResultType]):
-    """A screen in which the user types no text, so that `q` and the keys of the help can close it, too."""
+    """A screen in which the user types no text, so that `q` and the keys of the help can close the screen, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,f1,question_mark", "close", "Close", show=False)]
 
@@ -107,7 +106,7 @@ MIN_BOX_LINES = 6
 
 
 class ListScreen(ReadOnlyScreen[ScreenResultType]):
-    """Shows `view` in a box with `title` at the top and a summary of the keys, `keys`, at the bottom.
+    """Shows `view` in a box with `title` at the top and `keys`, a summary of the keys, at the bottom.
 
     `/` searches the view that has focus, `n` and `N` go to other matches.
     """
@@ -138,12 +137,13 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
         return self._keys
 
     def full_height(self) -> int:
-        """The height of a box that shows all lines."""
+        """The height of a box that shows all lines, with its border."""
         return self._view.row_count + 2
 
     def fit(self) -> None:
-        """Set the height of the box to `full_height`, or to the height of the screen minus 4 lines if that is less."""
-        for box in self.query("#box"):  # There is no box if the screen was closed while results still arrive.
+        """Sets the height of the box to `full_height`, or to the height of the screen minus 4 lines if that is less."""
+        # A closed screen, for which results may still arrive, has no box.
+        for box in self.query("#box"):
             box.styles.height = min(self.full_height(), max(self.app.size.height - 4, MIN_BOX_LINES))
 
     def action_move(self, method: str) -> None:
@@ -159,7 +159,7 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
         self._view.search.step(by)
 
     def on_cursor_view_searched(self, event: CursorView.Searched) -> None:
-        """Show the pattern and the count instead of the keys, until the search ends."""
+        """Shows the pattern and the count instead of the keys, until the search ends."""
         for box in self.query("#box"):
             keys = ", n N next and previous match" if event.view.search.matches.lines else ""
             box.border_subtitle = f"{event.text}{keys}" if event.text else self.keys_text()
@@ -168,8 +168,10 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-# The minimum number of rows for which the box is high enough; the lines of its border, the head, and above the foot.
-_MIN_ROWS, _FRAME_LINES = 3, 4
+# The box is high enough for this many rows, even if the table has fewer.
+_MIN_ROWS = 3
+# The lines of the box besides rows and foot: two of the border, the head, and an empty line above the foot.
+_FRAME_LINES = 4
 
 
 class TableRows(TableView[Row]):
@@ -193,13 +195,14 @@ class TableRows(TableView[Row]):
     def foot(self, width: int) -> list[Cells]:
         text = self._foot_text(self.current) if self.current is not None else ""
         lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
-        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
+        blank_lines = [""] * (self._foot_lines - len(lines))
+        return [[], *([(f" {line}", "text")] for line in (*lines, *blank_lines))]
 
     def empty(self, width: int) -> list[Cells]:
         return [[(" nothing yet", "dim")]]
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
+        """Replaces the rows. A cursor that the user has moved stays on its row if the row still exists."""
         self.unsorted_rows = list(rows)
         self.sort_rows()
 
@@ -241,12 +244,12 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         return max(len(self._table.rows), _MIN_ROWS) + self.FOOT_LINES + _FRAME_LINES
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, and fit the height of the box to them."""
+        """Replaces the rows, and fits the height of the box to them."""
         self._table.show(rows)
         self.fit()
 
     def show_progress(self, text: str) -> None:
-        """Add `text` to the title of the box; an empty text restores the title."""
+        """Adds `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
 
     @property
@@ -266,8 +269,8 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
 
 Answer = TypeVar("Answer")
-# The maximum length of a text that all terminals accept for their clipboards: some reject more than 100,000 bytes of
-# OSC 52, which has 4 bytes for 3 of the text.
+# The maximum length of a text that all terminals accept for their clipboards: some reject escape sequences (OSC 52) of
+# more than 100,000 bytes, and base64 needs 4 bytes for 3 of the text.
 MAX_CLIPBOARD_CHARACTERS = 74_000
 # The maximum number of characters of the copied text that a message shows.
 MAX_SHOWN_CHARACTERS = 60
@@ -286,15 +289,14 @@ class Dialogs:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt at the bottom of the panes."""
         return self._app.screen_stack[0].query_one(Prompt)
 
     def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
-        """Ask for a text in the prompt. Call `use_answer` with the text unless the user cancels."""
+        """Asks for a text in the prompt. Calls `use_answer` with the text unless the user cancels."""
         self.prompt.ask(title, initial, use_answer)
 
     def confirm(self, question: str, action: Callable[[], object], if_declined: str = "nothing was written") -> None:
-        """Call `action` if the user answers `question` with yes. Otherwise, show the message `if_declined`."""
+        """Calls `action` if the user answers `question` with yes. Otherwise, shows the message `if_declined`."""
 
         def use_answer(yes: bool | None) -> None:
             if yes:
@@ -305,28 +307,28 @@ class Dialogs:
         self._app.push_screen(ConfirmScreen(question), use_answer)
 
     def open(self, screen: Screen[Answer], use_result: ScreenResultCallbackType[Answer] | None = None) -> None:
-        """Open a screen over the panes. When it closes, call `use_result` with its result (`None` without one)."""
+        """Opens a screen over the panes. When the screen closes, calls `use_result` with its result, or `None`."""
         self._app.push_screen(screen, use_result)
 
     async def result_of(self, screen: Screen[Answer]) -> Answer | None:
-        """Open a screen and wait for its result. Must be called in a worker."""
+        """Opens a screen and waits for its result. Must be called in a worker."""
         return await self._app.push_screen_wait(screen)
 
     def open_problem(self, problem: Diagnostic | None) -> None:
-        """Open a screen with the full diagnostic. Does nothing for `None`."""
+        """Opens a screen with the full diagnostic. Does nothing for `None`."""
         from buddy.app.screens.detail import problem_screen
 
         if problem is not None:
             self._app.push_screen(problem_screen(problem))
 
     def suspend(self) -> AbstractContextManager[None]:
-        """Give the terminal to another program temporarily. Raises Textual's `SuspendNotSupported`."""
+        """Gives the terminal to another program temporarily. Raises Textual's `SuspendNotSupported`."""
         return self._app.suspend()
 
     def copy(self, text: str, description: str = "") -> None:
-        """Copy a text to the clipboard, and show a message with the number of lines.
+        """Copies a text to the clipboard, and shows a message with the number of lines.
 
-        The message also has `description`; without one, the first line of the text.
+        The message also has `description`, or, without one, the first line of the text.
         """
         if not text:
             self._say("nothing to copy here")
@@ -347,7 +349,7 @@ class FileWriter:
         self._dialogs, self._say = dialogs, say
 
     def after_confirmation(self, question: str, action: Callable[[], object]) -> None:
-        """Call `action` at once if `question` is empty; otherwise, after the user has answered it with yes."""
+        """Calls `action` after the user has answered `question` with yes, or at once if `question` is empty."""
         if question:
             self._dialogs.confirm(question, action)
         else:
@@ -360,9 +362,9 @@ class FileWriter:
         question: Callable[[Path], str],
         failure: str = "could not be written",
     ) -> None:
-        """Call `action` with the typed path. Does nothing for an empty text.
+        """Calls `action` with the typed path. Does nothing for an empty text.
 
-        If `question` returns a question about the path, such as whether to overwrite it, the user must first answer it
+        If `question` returns a question about the path, such as whether to overwrite it, the user must first answer
         with yes; "" means no question. The second argument of `action` is whether the user was asked. If the path
         cannot be used, shows a message: the path, `failure` and the reason.
         """
@@ -378,7 +380,7 @@ class FileWriter:
         self.after_confirmation(question_text, lambda: action(path, bool(question_text)))
 
     def write(self, path: str, text: str) -> None:
-        """Write `text` to the typed path. Asks before it overwrites a file."""
+        """Writes `text` to the typed path. Asks before it overwrites a file."""
 
         def question(target: Path) -> str:
             return f"{path} already exists. Overwrite?" if target.exists() and not target.is_dir() else ""
@@ -386,7 +388,7 @@ class FileWriter:
         self.use_path(path, lambda target, _confirmed: self._write(path, target, text), question)
 
     def _write(self, path: str, target: Path, text: str) -> None:
-        """Write `text` to `target`, and show a message with `path`, the path as it was typed."""
+        """Writes `text` to `target`, and shows a message with `path`, the path as it was typed."""
         try:
             write_text_atomically(target, text)
         except OSError as error:

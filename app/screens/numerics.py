@@ -1,4 +1,4 @@
-"""The table that compares every node with eager: first the first mismatch, then the nodes with the largest errors."""
+"""The table that compares every node with eager: the first mismatch is at the top, then come the largest errors."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     ) -> None:
         self._session, self._recipe, self._info, self._log = session, recipe, info, log
         self._rows = numerics.rows_by_stable_name(info)
-        # The report on the screen, and the one before it.
+        # The report on the screen, and the report of the comparison before it.
         self._report: NumericsReport | None = None
-        self._previous: NumericsReport | None = None
+        self._previous_report: NumericsReport | None = None
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
@@ -59,7 +59,6 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self._compare("eager")
 
     def _columns(self) -> list[Column[NodeNumbers]]:
-        """The columns of the table."""
         return [
             Column(
                 "#",
@@ -74,14 +73,18 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_width=72),
             Column("value", 12, lambda row: (row.value_state, "dim")),
             Column(
-                "err", 7, lambda row: _error_cell(row.error), right_aligned=True, key=lambda row: _sort_key(row.error)
+                "err",
+                7,
+                lambda row: _error_cell(row.error),
+                right_aligned=True,
+                key=lambda row: _error_size(row.error),
             ),
             Column(
                 "own",
                 7,
                 lambda row: _error_cell(row.own_error),
                 right_aligned=True,
-                key=lambda row: _sort_key(row.own_error),
+                key=lambda row: _error_size(row.own_error),
             ),
             Column(
                 "of tolerance",
@@ -101,7 +104,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         return self._rows[row.node].name
 
     def foot_text(self, row: NodeNumbers) -> str:
-        """The summary of the report; only its first line unless the cursor is on the first mismatch, if any."""
+        """The summary of the report. If the cursor is not on the first mismatch, only the first line of the summary."""
         if self._report is None:
             return ""
         summary = numerics.summary_lines(self._report, self._info)
@@ -109,34 +112,33 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
-        """Compare all nodes with `reference`, then show the report and add it to the log."""
+        """Compares all nodes with `reference`, then shows the report and adds it to the log."""
         self.show_progress("compiling")
         latest = self._session.state.graph_state_of(self._recipe.graph).comparison
         request = self._session.compare_nodes(self._recipe, reference, self._show_frame)
         report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:
-            self._previous = latest.report if latest is not None else None
+            self._previous_report = latest.report if latest is not None else None
             self._show_report(report)
-            self._log(numerics_result(report, self._previous, self._info))
+            self._log(numerics_result(report, self._previous_report, self._info))
 
     def _show_frame(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
             self.show_progress(frame.activity)
 
     def _show_report(self, report: NumericsReport) -> None:
-        """Show how many nodes are out of tolerance in the title, and the nodes in the table."""
+        """Shows how many nodes are out of tolerance in the title, and the nodes in the table."""
         self._report = report
-        mismatches = sum(not node.ok for node in report.nodes)
-        reference = numerics.REFERENCES[report.reference]
-        self.show_progress(
-            f"{mismatches} of {len(report.nodes)} nodes out of tolerance (compared with {reference})"
-            if mismatches
-            else f"all nodes within tolerance (compared with {reference})"
-        )
+        n_mismatches = sum(not node.ok for node in report.nodes)
+        if n_mismatches:
+            summary = f"{n_mismatches} of {len(report.nodes)} nodes out of tolerance"
+        else:
+            summary = "all nodes within tolerance"
+        self.show_progress(f"{summary} (compared with {numerics.REFERENCES[report.reference]})")
         self._show_rows()
 
     def _show_rows(self) -> None:
-        """Show the compared nodes of the report: the first out of tolerance, then those with the largest errors."""
+        """Shows the nodes of the report: the first one out of tolerance, then the others, the worst first."""
         assert self._report is not None
         rows = numerics.worst_nodes(self._report, len(self._report.nodes))
         self.show([row for row in rows if row.node in self._rows])
@@ -149,11 +151,11 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self.dismiss(self.current.node)
 
     def action_summarize(self) -> None:
-        """Show the largest errors by op kind, module and source line."""
+        """Shows the largest errors by op kind, module and source line."""
         if self._report is not None:
             from buddy.app.screens.results import ResultScreen
 
-            result = numerics_result(self._report, self._previous, self._info)
+            result = numerics_result(self._report, self._previous_report, self._info)
             self.app.push_screen(ResultScreen(result), self._use_answer)
 
     def _use_answer(self, answer: ResultAnswer | None) -> None:
@@ -170,7 +172,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self.app.push_screen(screen, self._choose_point)
 
     def _choose_point(self, name: str | None) -> None:
-        """Close with the node of the point that the user has chosen in the plot."""
+        """Closes with the node of the point that the user has chosen in the plot."""
         node = next((row.stable for row in self._rows.values() if row.display_name == name), None)
         if node is not None:
             self.dismiss(node)
@@ -181,18 +183,18 @@ def _error_cell(deviation: Deviation | None) -> Cell:
     return (numerics.error_text(deviation), role)
 
 
-def _sort_key(deviation: Deviation | None) -> float | None:
-    """Returns the error as a number, by which rows are sorted; `None` if it was not measured."""
+def _error_size(deviation: Deviation | None) -> float | None:
+    """Returns the size of an error, by which rows are sorted; `None` if the error was not measured."""
     return numerics.error_size(deviation) if deviation is not None else None
 
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
-    """Returns the error or the own error of a node: the one that is the larger multiple of its tolerance."""
+    """Returns the error or the own error of a node, whichever is the larger multiple of its tolerance, if measured."""
     deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
     return max(deviations, key=numerics.tolerance_multiple, default=None)
 
 
 def _largest_multiple(node: NodeNumbers) -> float | None:
-    """Returns the larger error of a node as a multiple of its tolerance; `None` if none was measured."""
+    """Returns `_largest_deviation` as a multiple of its tolerance; `None` without one."""
     deviation = _largest_deviation(node)
     return numerics.tolerance_multiple(deviation) if deviation is not None else None

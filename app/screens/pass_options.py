@@ -51,6 +51,7 @@ class OptionScreen(AnsweringScreen[Options]):
                     yield Static("", markup=False, classes="field-error", id=f"field-error-{number}")
 
     def on_mount(self) -> None:
+        # Two lines for each option.
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
         self.query(Input).first().focus()
 
@@ -68,7 +69,10 @@ class OptionScreen(AnsweringScreen[Options]):
         )
 
     def _show_errors(self, texts: list[str]) -> bool:
-        """Show an error at each field with an invalid value, and focus the first one. Returns whether there was any."""
+        """Shows an error at each field with an invalid text, and focuses the first such field.
+
+        `texts` are the texts of all fields. Returns whether any is invalid.
+        """
         errors = [
             option_error(text, option.default, option.words)
             for option, text in zip(self._info.options, texts, strict=True)
@@ -81,13 +85,12 @@ class OptionScreen(AnsweringScreen[Options]):
         return first_invalid is not None
 
     def _show_error(self, number: int, error: str) -> None:
-        """Show an error below field `number`; an empty text removes it."""
+        """Shows an error below field `number`; an empty text removes it."""
         line = self.query_one(f"#field-error-{number}", Static)
         line.update(f"[!] {error}" if error else "")
         line.display = bool(error)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Clear the error of a field when the user edits it."""
         self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
 
 

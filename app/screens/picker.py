@@ -21,9 +21,9 @@ from buddy.app.widgets.prompt import StillInput
 
 # The number of lines for the summary of the entry under the cursor.
 FOOT_LINES = 2
-# The score of an entry whose summary has all words of the query: below that of any fuzzy match of a title.
+# The score of an entry whose summary has all words of the query: below the score of any fuzzy match of a title.
 _SUMMARY_SCORE = 1e-3
-# The number of cells in a row besides the title and the summary: the marker, the mark, and the space between them.
+# The cells of a row besides the title and the summary: 1 for the cursor's marker, 2 for the mark, 2 before the summary.
 _FRAME_CELLS = 5
 
 
@@ -44,7 +44,7 @@ class ChoiceList(CursorView, can_focus=False):
         super().__init__()
         self.choices = list(choices)
         self.matches = list(choices)
-        self.cursor = next((k for k, choice in enumerate(choices) if choice.marked), 0)
+        self.cursor = next((row for row, choice in enumerate(choices) if choice.marked), 0)
 
     @property
     def row_count(self) -> int:
@@ -60,7 +60,7 @@ class ChoiceList(CursorView, can_focus=False):
         return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
 
     def foot(self, width: int) -> list[Cells]:
-        """The full summary of the entry under the cursor, if the summary of any entry does not fit in its line."""
+        """The full summary of the entry under the cursor. Empty if the summaries of all entries fit in their lines."""
         if all(len(choice.summary) <= width - self._title_width(width) - _FRAME_CELLS for choice in self.choices):
             return []
         summary = self.current.summary.strip() if self.current else ""
@@ -69,8 +69,9 @@ class ChoiceList(CursorView, can_focus=False):
         return [[], *([(f" {piece}", "text")] for piece in (*pieces, *blank_lines))]
 
     def _title_width(self, width: int) -> int:
-        """The width of the title column."""
-        return min(max((len(choice.title) for choice in self.choices), default=0), max(width // 2, 24))
+        """The width of the title column: that of the longest title, but at most half of the view or 24 cells."""
+        longest_title = max((len(choice.title) for choice in self.choices), default=0)
+        return min(longest_title, max(width // 2, 24))
 
     def background(self, row: int) -> str:
         return "cursor" if row == self.cursor else ""
@@ -79,7 +80,7 @@ class ChoiceList(CursorView, can_focus=False):
         return [[(" no match", "dim")]]
 
     def filter(self, query: str) -> None:
-        """Show only the entries that match `query`: fuzzily by title, or with all its words in the summary."""
+        """Shows only the entries that match `query`, in the order of `rank_choices`."""
         self.matches = rank_choices(self.choices, query)
         self.cursor = 0
         self.rows_changed()
@@ -120,9 +121,10 @@ class PickerScreen(AnsweringScreen[Any]):
     def on_mount(self) -> None:
         self._show_count()
         box = self.query_one("#box")
-        foot = FOOT_LINES + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
-        rows = max(len(self._choices), MIN_ROWS) if foot else len(self._choices)
-        box.styles.height = min(rows + 4 + foot, max(self.app.size.height - 4, 8))
+        foot_height = FOOT_LINES + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
+        # With fewer rows than `MIN_ROWS`, the list would hide its foot.
+        n_rows = max(len(self._choices), MIN_ROWS) if foot_height else len(self._choices)
+        box.styles.height = min(n_rows + 4 + foot_height, max(self.app.size.height - 4, 8))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).filter(event.value)
@@ -131,7 +133,6 @@ class PickerScreen(AnsweringScreen[Any]):
             self._preview_current()
 
     def _show_count(self) -> None:
-        """Show how many of the entries match the query."""
         count = f"{len(self.query_one(ChoiceList).matches)}/{len(self._choices)}"
         self.query_one("#box").border_subtitle = f"{count}, enter chooses, escape cancels"
 
@@ -156,9 +157,9 @@ class PickerScreen(AnsweringScreen[Any]):
 
 
 def rank_choices(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
-    """Returns the choices that match `query`, best first; all of them for an empty query.
+    """Returns the choices that match `query`, best first. Returns all for an empty query.
 
-    If none matches, a slash at the start of the query is ignored: users type it because it is the search key of panes.
+    If none matches, ignores a slash at the start of the query: users type it because it is the search key of panes.
     """
     if not query.strip():
         return list(choices)

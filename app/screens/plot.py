@@ -17,18 +17,20 @@ from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 from buddy.app.widgets.prompt import Prompt
 
-# The steps of the cursor, in points: for a page key, and for home and end (more points than any series has).
-PAGE_POINTS, ALL_POINTS = 20, 1_000_000
+# The step of the cursor for a page key, in points.
+PAGE_POINTS = 20
+# The step of the cursor for home and end: more points than any series has.
+ALL_POINTS = 1_000_000
 
 
 class PlotScreen(ReadOnlyScreen[str | None]):
     """Shows plots, at first the one with the index `first_index`. Returns the name of the chosen point, or `None`.
 
-    `choose_hint` says what `enter`, which chooses the point under the cursor, does then. If it is empty, points cannot
-    be chosen.
+    `enter` chooses the point under the cursor. `choose_hint` describes what then happens, such as "goes to the node".
+    If it is empty, points cannot be chosen.
     """
 
-    # Nothing but the prompt takes focus, and only when it is opened.
+    # Textual must focus nothing: only the prompt takes focus, when it is opened.
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
@@ -71,11 +73,10 @@ class PlotScreen(ReadOnlyScreen[str | None]):
 
     @property
     def plot(self) -> Plot:
-        """The plot on the screen."""
         return self._view.plot_data
 
     def _update_titles(self) -> None:
-        """Show the title of the plot, and the keys that fit."""
+        """Shows the title of the plot at the top of the box, and the keys that fit at the bottom."""
         box = self.query_one("#box")
         position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
@@ -134,14 +135,14 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         self._view.search.step(by)
 
     def on_plot_view_searched(self, event: PlotView.Searched) -> None:
-        """Show the pattern and the count instead of the keys, until the search ends."""
+        """Shows the pattern and the count instead of the keys, until the search ends."""
         self._update_titles()
         if event.text:
             keys = ", n N next and previous match" if self._view.search.matches.lines else ""
             self.query_one("#box").border_subtitle = f"{event.text}{keys}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Called by Textual before an action: disable the priority bindings of series while the prompt is open."""
+        """Called by Textual before an action: disables the priority bindings of series while the prompt is open."""
         return action != "next_series" or not self.query_one(Prompt).display
 
     # ---- keys ----------------------------------------------------------------------------------------------------
@@ -181,11 +182,11 @@ class PlotScreen(ReadOnlyScreen[str | None]):
             self.dismiss(series.names[point.number])
 
     def action_copy(self) -> None:
-        """Copy all points as a table: one point per line, with tabs between the columns."""
+        """Copies all points as a table: one point per line, with tabs between the columns."""
         lines = ["\t".join(("series", "name", self.plot.x.label or "x", self.plot.y.label or "y"))]
         for series in self.plot.series:
             # A series may have names for its first points only.
             names = [*series.names, *[""] * (len(series.x) - len(series.names))]
-            rows = zip(names, series.x, series.y, strict=False)
-            lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in rows]
+            points = zip(names, series.x, series.y, strict=False)
+            lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in points]
         self.app.copy_to_clipboard("\n".join(lines))

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """A row for each of `recipes`, which are titles and recipes. Compiles all when it opens; `r` runs all.
+    """A row for each of `recipes`, which are pairs (title, recipe). Compiles all when it opens; `r` runs all.
 
-    Returns what to do with the chosen recipe, `"use"` or `"compare"`, and the recipe as a `TitledRecipe`; or `None`.
-    Closing the screen cancels compilations and runs.
+    Returns (`"use"` or `"compare"`, `TitledRecipe`) for the chosen row, or `None`. Closing the screen cancels
+    compilations and runs.
     """
 
     TITLE_TEXT = "Presets side by side"
@@ -60,7 +60,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         await self._update_rows(self._compile_and_run)
 
     async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
-        """Replace each row by the result of `measure`, or, if it fails, set its problem."""
+        """Replaces each row by the result of `measure`. If `measure` fails, sets the problem of the row."""
         for row in list(self._table.unsorted_rows):
             self.show_progress(row.title)
             problems: list[str] = []
@@ -96,8 +96,8 @@ def _compile_time_cell(row: PipelineFacts) -> Cell:
     return (formatting.milliseconds(row.milliseconds), "text") if row.stages else ("", "dim")
 
 
-def _count_cell(value: int) -> Cell:
-    return (formatting.count(value) if value else "", "text")
+def _count_cell(count: int) -> Cell:
+    return (formatting.count(count) if count else "", "text")
 
 
 def _run_time_cell(row: PipelineFacts) -> Cell:
@@ -105,11 +105,12 @@ def _run_time_cell(row: PipelineFacts) -> Cell:
 
 
 def _run_time(row: PipelineFacts) -> float | None:
+    """Returns the median time of a run of the compiled code, in seconds; `None` without a run."""
     return row.report.compiled.median if row.report else None
 
 
 def _speedup(row: PipelineFacts) -> float | None:
-    """Returns the time of eager divided by that of the compiled code; `None` for a result that does not match."""
+    """Returns the time of eager divided by the time of the compiled code; `None` without a result that matches."""
     report = row.report
     if report is None or report.wrong or report.not_compared or not report.compiled.median:
         return None

@@ -19,19 +19,21 @@ from buddy.compiler.protocol import HotSpot, Sampling
 MIN_SHARE = 0.01
 # The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
 _NUMBERS_WIDTH = 19
-# The minimum number of entries for which the box is high enough, and the lines of its border and head.
-_MIN_ENTRIES, _FRAME_LINES = 4, 3
+# The box is high enough for this many entries, even if the tree shows fewer.
+_MIN_ENTRIES = 4
+# The lines of the box besides entries: two of the border, and the head.
+_FRAME_LINES = 3
 
 
 class _Row(NamedTuple):
-    """A row of the tree: a module or a node, and its depth. The root has depth 0."""
+    """A row of the tree: an entry, which is a module or a node, and its depth. The root has depth 0."""
 
-    flame: FlameNode
+    entry: FlameNode
     depth: int
 
 
 class FlameTree(CursorView):
-    """The tree of modules and nodes. In each module, the slowest entry is first; shares are of the total time."""
+    """The tree of modules and nodes. In each module, the slowest entry is first. Shares are of the total time."""
 
     def __init__(self, root: FlameNode) -> None:
         super().__init__()
@@ -46,10 +48,11 @@ class FlameTree(CursorView):
         self._rows = []
         self._add_rows(self._root, 0)
 
-    def _add_rows(self, flame: FlameNode, depth: int) -> None:
-        self._rows.append(_Row(flame, depth))
-        if id(flame) not in self._folded:
-            for child in flame.children_by_time():
+    def _add_rows(self, entry: FlameNode, depth: int) -> None:
+        """Adds the row of `entry`, which is at `depth`, and the rows below it."""
+        self._rows.append(_Row(entry, depth))
+        if id(entry) not in self._folded:
+            for child in entry.children_by_time():
                 if self._shows_all or child.seconds >= MIN_SHARE * self._root.seconds:
                     self._add_rows(child, depth + 1)
 
@@ -60,39 +63,39 @@ class FlameTree(CursorView):
     @property
     def node(self) -> str:
         """The stable name of the node under the cursor; empty for a module."""
-        return self._rows[self.cursor].flame.node
+        return self._rows[self.cursor].entry.node
 
     def head(self, width: int) -> list[Cells]:
         return [[("        ms  share  ", "dim")]]
 
     def row_cells(self, row: int, width: int) -> Cells:
-        flame, depth = self._rows[row]
-        share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
-        sign = " " if not flame.children else "+" if id(flame) in self._folded else "-"
-        name = f"{'  ' * depth}{sign} {flame.name}"
-        columns = max((width - _NUMBERS_WIDTH) // 2, 8)
-        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - columns - 1, 4), self.glyphs)
+        entry, depth = self._rows[row]
+        share = entry.seconds / self._root.seconds if self._root.seconds else 0.0
+        fold_sign = "+" if id(entry) in self._folded else "-"
+        name = f"{'  ' * depth}{fold_sign if entry.children else ' '} {entry.name}"
+        name_width = max((width - _NUMBERS_WIDTH) // 2, 8)
+        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - name_width - 1, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
-            (f"{in_milliseconds(flame.seconds):>9}", "number"),
+            (f"{in_milliseconds(entry.seconds):>9}", "number"),
             (f"{share:>7.1%}  ", "dim"),
-            (formatting.clip(name, columns, self.glyphs).ljust(columns), "text" if flame.node else "title"),
-            (f" {bar}", "accent" if flame.node else "ok"),
+            (formatting.clip(name, name_width, self.glyphs).ljust(name_width), "text" if entry.node else "title"),
+            (f" {bar}", "accent" if entry.node else "ok"),
         ]
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the module under the cursor."""
-        flame = self._rows[self.cursor].flame
-        if flame.children:
-            self._folded ^= {id(flame)}
+        entry = self._rows[self.cursor].entry
+        if entry.children:
+            self._folded ^= {id(entry)}
             self._update_rows()
             self.rows_changed()
 
     def toggle_small_entries(self) -> None:
-        """Show or hide the entries below `MIN_SHARE`."""
-        current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
+        """Shows or hides the entries below `MIN_SHARE`."""
+        current = self._rows[self.cursor].entry
+        self._shows_all = not self._shows_all
         self._update_rows()
-        self.cursor = next((index for index, row in enumerate(self._rows) if row.flame is current), 0)
+        self.cursor = next((index for index, row in enumerate(self._rows) if row.entry is current), 0)
         self.rows_changed()
 
 
@@ -117,7 +120,7 @@ class FlameScreen(ListScreen[str | None]):
         self.fit()
 
     def action_choose(self) -> None:
-        """Return the node under the cursor; fold or unfold a module."""
+        """Closes the screen with the node under the cursor, or folds or unfolds the module under the cursor."""
         if self._tree_view.node:
             self.dismiss(self._tree_view.node)
         else:
@@ -146,11 +149,11 @@ class HotSpotScreen(TableScreen[HotSpot]):
 
 
 def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
+    """Returns the names in the graph table of the nodes that an instruction comes from."""
     return separator.join(names.get(node, node) for node in spot.nodes)
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
-    """Returns the columns of the table of instructions."""
     return (
         Column(
             "share",

@@ -18,16 +18,16 @@ from buddy.app.widgets.prompt import StillInput
 from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.app.workspace.sources import Program, parse_typed_program, path_completions
 
-# The lines of the box besides those of the list: border, input, its margin, and the line for errors.
+# The lines of the box besides the list: border, input, the input's margin, and the line for errors.
 _FRAME_ROWS = 6
 # The summaries of entries that are paths.
 _FOLDER, _FILE = "folder", "file"
 
 
 class ProgramScreen(AnsweringScreen[Program]):
-    """Returns the program to open: a recent one, or a path, with arguments of the script after it.
+    """Asks for the program to open, and returns it: a recent one, or a path, with arguments of the script after it.
 
-    If the engine runs on this machine (`local`), paths are completed, and those that cannot be opened are rejected.
+    If the engine runs on this machine (`local`), paths are completed, and paths that cannot be opened are rejected.
     """
 
     title_text = "Open a program"
@@ -49,7 +49,7 @@ class ProgramScreen(AnsweringScreen[Program]):
             PickerChoice(relative_to_working_directory(program.text), _time_text(program.opened_at), program)
             for program in recent
         ]
-        # Whether the user has moved the cursor since typing last, so that `enter` opens its entry, not the typed path.
+        # Whether the user has moved the cursor after typing: then `enter` opens the cursor's entry, not the typed path.
         self._has_moved = False
 
     def compose(self) -> ComposeResult:
@@ -73,7 +73,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._show_choices(event.value)
 
     def _show_choices(self, typed: str) -> None:
-        """List the recent programs that match, then the paths that continue the typed one."""
+        """Lists the recent programs that match, then the paths that continue the typed one."""
         paths = path_completions(typed) if self._local and (typed or self.lists_files) else []
         choices = [*rank_choices(self._recent, typed), *(_path_choice(path) for path in paths)]
         self._list.choices = self._list.matches = choices
@@ -82,7 +82,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._show_position()
 
     def _show_position(self) -> None:
-        """Show which entry the cursor is on, and how many there are: a small screen does not show all."""
+        """Shows which entry the cursor is on, and how many there are: a small screen does not show all."""
         position = f"{self._list.cursor + 1}/{len(self._list.matches)}, " if self._list.matches else ""
         self.query_one("#box").border_subtitle = position + self.hint_text
 
@@ -101,7 +101,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         getattr(self._list, method)()
 
     def action_complete(self) -> None:
-        """Insert the entry that the user has moved to, or else the common start of all paths that match."""
+        """Inserts the entry that the user has moved to, or else the common start of all completions."""
         typed, choice = self.query_one(Input).value, self._list.current
         paths = path_completions(typed) if self._local else []
         if self._has_moved and choice is not None and isinstance(choice.value, (Program, str)):
@@ -109,32 +109,32 @@ class ProgramScreen(AnsweringScreen[Program]):
         elif len(paths) == 1:
             self._type(paths[0])
         elif paths:
-            # Up to the first different character, as a shell completes.
+            # By characters, as a shell completes; `commonpath` would compare whole folders.
             common_start = os.path.commonprefix(paths)  # noqa: RUF071
             if len(common_start) > len(typed):
                 self._type(common_start)
 
     def _type(self, text: str) -> None:
-        """Replace the typed text."""
         field = self.query_one(Input)
         field.value, field.cursor_position = text, len(text)
 
     def on_input_submitted(self) -> None:
-        """Open the typed path, or the entry at the cursor if the user has moved to it or the path does not exist."""
+        """Opens the typed path. If the user has moved to an entry, or the text is a query, opens the cursor's entry."""
         typed, choice = self.query_one(Input).value.strip(), self._list.current
         if typed and not self._has_moved:
             try:
                 self.dismiss(parse_typed_program(typed, is_local=self._local))
                 return
             except ValueError as error:
-                # Text that is not a path is a query: open the first entry that matches it.
-                if choice is None or "/" in typed or typed in (".", ".."):
+                is_path = "/" in typed or typed in (".", "..")
+                # Text that is no path is a query: open the first entry that matches it.
+                if choice is None or is_path:
                     self._show_error(str(error))
                     return
         self._open(choice)
 
     def _open(self, choice: PickerChoice | None) -> None:
-        """Return the program of an entry. For a folder, list its files instead."""
+        """Closes the screen with the program of an entry. For a folder, lists the folder's files instead."""
         if choice is None:
             self._show_error("give the path of a script or of a model file")
             return
@@ -152,7 +152,7 @@ class ProgramScreen(AnsweringScreen[Program]):
 
 
 def _path_choice(path: str) -> PickerChoice:
-    """Returns the entry for a path, which may be quoted; that of a folder ends with a slash."""
+    """Returns the entry for a path, which may be quoted. The path of a folder ends with a slash."""
     return PickerChoice(path, _FOLDER if path.rstrip("'").endswith("/") else _FILE, path)
 
 

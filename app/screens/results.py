@@ -22,10 +22,12 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cells_length, wrap_line, wrap_text
 from buddy.compiler.protocol import Diagnostic
 
-# The widths of the columns of an entry, in cells. The name and the bar share the other cells; each has at least
-# `_MIN_NAME_WIDTH` cells.
+# The widths of the columns of an entry, in cells. The name and the bar share the other cells of the line.
 _VALUE_WIDTH, _SHARE_WIDTH, _CHANGE_WIDTH = 12, 7, 10
+# The minimum width of the name and of the bar.
 _MIN_NAME_WIDTH = 8
+# The number of lines under the list, which show the entry under the cursor in full.
+_FOOT_LINES = 2
 # The number of results that the log keeps.
 MAX_RESULTS = 50
 
@@ -48,17 +50,20 @@ class ResultRows(CursorView):
         self._width = 0
 
     def on_resize(self) -> None:
-        """Make the rows again. The cursor stays on its entry, or else goes to the first one that can be chosen."""
+        """Makes the rows again. The cursor stays on its entry, or else goes to the first entry that can be chosen."""
         if self.width != self._width:
-            entry, self._width = self.entry, self.width
+            current, self._width = self.entry, self.width
             self._rows = self.rows_at(self.width)
             entries = [row.entry for row in self._rows]
-            first = next((index for index, other in enumerate(entries) if other is not None and other.answer), 0)
-            self.cursor = entries.index(entry) if entry in entries and entry is not None else first
+            if current is not None and current in entries:
+                self.cursor = entries.index(current)
+            else:
+                choosable = (index for index, entry in enumerate(entries) if entry is not None and entry.answer)
+                self.cursor = next(choosable, 0)
         self.rows_changed()
 
     def rows_at(self, width: int) -> list[_Row]:
-        """Return all rows for a view of `width` cells."""
+        """Returns all rows for a view of `width` cells."""
         result, columns = self.result, max(width - 1, 20)
         rows = [
             _Row([(piece, "title" if number == 0 else "text")])
@@ -105,7 +110,6 @@ class ResultRows(CursorView):
 
     @property
     def entry(self) -> Entry | None:
-        """The entry under the cursor."""
         return self._rows[self.cursor].entry if self._rows else None
 
     def row_cells(self, row: int, width: int) -> Cells:
@@ -115,13 +119,14 @@ class ResultRows(CursorView):
         """The full name, value and change of the entry under the cursor, which its line may truncate."""
         entry = self.entry
         text = f"{entry.name}  {entry.value}  {entry.change}".rstrip() if entry is not None else ""
-        pieces = wrap_text(text, width - 2)[:2]
-        return [[], *([(f" {piece}", "dim")] for piece in (*pieces, *[""] * (2 - len(pieces))))]
+        lines = wrap_text(text, width - 2)[:_FOOT_LINES]
+        blank_lines = [""] * (_FOOT_LINES - len(lines))
+        return [[], *([(f" {line}", "dim")] for line in (*lines, *blank_lines))]
 
 
 def _change_role(change: str) -> str:
     """Returns the role of a change: `ok` for less time, `warn` for more, `dim` for other changes."""
-    return "ok" if change.startswith("-") else "warn" if change.startswith("+") else "dim"
+    return {"-": "ok", "+": "warn"}.get(change[:1], "dim")
 
 
 class ResultScreen(ListScreen[ResultAnswer | None]):
@@ -138,13 +143,13 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         super().__init__(result.title, "enter chooses, / searches, y copies, q closes; L lists results", self._list)
 
     def full_height(self) -> int:
-        # The width without the border, the padding and the scrollbar of the box, and the height with its border and the
-        # three lines of the foot.
+        # The box takes 96 % of the screen (`workbench.tcss`); 5 cells of it are border, padding and scrollbar.
         width = min(self.app.size.width * 96 // 100, MAX_BOX_WIDTH) - 5
-        return len(self._list.rows_at(width)) + 5
+        # Two lines of the border, an empty line, and the foot.
+        return len(self._list.rows_at(width)) + 3 + _FOOT_LINES
 
     def on_key(self, event: events.Key) -> None:
-        """Choose the entry with that key."""
+        """Chooses the next step with the pressed key."""
         entry = next((entry for entry in self._list.result.next_steps if entry.key == event.character), None)
         if entry is not None:
             event.stop()
@@ -163,7 +168,7 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         self.app.copy_to_clipboard("\n".join(lines))
 
 
-# Called with the user's answer, if it is one that only the job of the result understands: neither a node nor an action.
+# Called with a user's answer that only the job of the result understands: neither `GoToNode` nor `PerformAction`.
 UseAnswer = Callable[[str], object]
 
 
@@ -194,16 +199,15 @@ class Results:
         self.logged: list[LoggedResult] = []
 
     def add(self, result: Result, use_answer: UseAnswer | None = None) -> LoggedResult:
-        """Add a result to the log."""
         logged = LoggedResult(time.strftime("%H:%M:%S"), result, use_answer)
         self.logged.append(logged)
         keep_newest(self.logged, MAX_RESULTS)
         return logged
 
     def show(self, result: Result, use_answer: UseAnswer | None = None) -> None:
-        """Add a result to the log and show it.
+        """Adds a result to the log and shows it.
 
-        While the user is typing, shows only a message, with the key of the log: the page would receive the typed keys.
+        While the user is typing, shows only a message with the key of the log: a page would receive the typed keys.
         """
         logged = self.add(result, use_answer)
         if self._is_typing():
@@ -212,11 +216,11 @@ class Results:
             self.open(logged)
 
     def open(self, logged: LoggedResult) -> None:
-        """Show a result, and perform what the user chooses on its page."""
+        """Shows a result, and performs what the user chooses on its page."""
         self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use_answer(answer, logged))
 
     def _use_answer(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
-        """Go to a node, perform an action, or pass the answer to the job."""
+        """Goes to the chosen node, performs the chosen action, or passes the answer to the job; `None` does nothing."""
         if isinstance(answer, GoToNode):
             self._go_to(answer.name)
         elif isinstance(answer, PerformAction):
@@ -252,8 +256,10 @@ class LogRows(CursorView):
         return self._entries[self.cursor].content
 
     def row_cells(self, row: int, width: int) -> Cells:
-        *cells, (text, role) = [(">" if row == self.cursor else " ", "key"), *self._entries[row].cells]
-        return [*cells, (formatting.clip(text, width - cells_length(cells), self.glyphs), role)]
+        marker = (">" if row == self.cursor else " ", "key")
+        *first_cells, (text, role) = self._entries[row].cells
+        clipped = formatting.clip(text, width - cells_length([marker, *first_cells]), self.glyphs)
+        return [marker, *first_cells, (clipped, role)]
 
 
 class LogScreen(ListScreen[LoggedResult | None]):
@@ -297,7 +303,7 @@ class LogScreen(ListScreen[LoggedResult | None]):
 def log_entries(
     state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
 ) -> list[LogEntry]:
-    """Returns the lines of the log. `messages` are times and texts, the oldest first; `path` is the log file."""
+    """Returns the lines of the log. `messages` are pairs (time, text), the oldest first; `path` is the log file."""
     result_entries = [
         LogEntry([(f"    {logged.clock} ", "dim"), (_first_line(logged.result), "text")], logged)
         for logged in reversed(results)
@@ -307,8 +313,13 @@ def log_entries(
         for diagnostic in reversed(state.log)
     ]
     message_entries = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
-    sections = [("Results", result_entries), ("Diagnostics", diagnostics), ("Messages", message_entries)]
-    sections.append(("Engine", [LogEntry(line, _plain_text(line)) for line in engine_lines(state)]))
+    engine_entries = [LogEntry(line, _plain_text(line)) for line in engine_lines(state)]
+    sections = [
+        ("Results", result_entries),
+        ("Diagnostics", diagnostics),
+        ("Messages", message_entries),
+        ("Engine", engine_entries),
+    ]
     entries: list[LogEntry] = []
     for title, section in sections:
         entries += [
@@ -330,7 +341,6 @@ def _first_line(result: Result) -> str:
 
 
 def engine_lines(state: State) -> list[Cells]:
-    """Returns the state of the engine and of its workers."""
     welcome = state.welcome
     rows: list[tuple[str, str]] = [("state", state.engine)]
     if welcome is not None:

@@ -37,7 +37,7 @@ class _Row(NamedTuple):
 
 
 class SearchResultList(CursorView):
-    """The stages with matches, and below each unfolded stage the first of its lines with matches."""
+    """The stages with matches, and below each unfolded stage its lines with excerpts: the first ones with matches."""
 
     def __init__(self, stages: Sequence[StageHits]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SearchResultList(CursorView):
 
     @property
     def position(self) -> StagePosition | None:
-        """The line under the cursor; if a stage is under the cursor, its first line with a match."""
+        """The line under the cursor; on a stage, its first line with a match. `None` without rows."""
         if not self._rows:
             return None
         row = self._rows[self.cursor]
@@ -68,23 +68,21 @@ class SearchResultList(CursorView):
         return StagePosition(stage_hits.row.key, stage_hits.hits.lines[max(row.hit_index, 0)])
 
     def row_cells(self, row: int, width: int) -> Cells:
-        entry = self._rows[row]
-        stage_hits = self._stages[entry.stage_index]
-        stage = stage_hits.row.stage
+        stage_index, hit_index = self._rows[row]
+        stage_hits = self._stages[stage_index]
         marker = (">" if row == self.cursor else " ", "key")
-        if entry.hit_index < 0:
-            sign = "-" if entry.stage_index in self._unfolded else "+"
+        if hit_index < 0:
+            stage = stage_hits.row.stage
+            sign = "-" if stage_index in self._unfolded else "+"
             name: Cells = [marker, (f"{sign} {stage.name}", "title"), (f"  {stage.phase}", "dim")]
-            return align_both_ends(
-                name, [(stage_note(stage_hits, is_first=entry.stage_index == 0) + " ", "accent")], width
-            )
-        number, text = stage_hits.hits.lines[entry.hit_index] + 1, stage_hits.hits.excerpts[entry.hit_index]
-        number_cell = f"  {number:>6} "
-        columns = width - len(number_cell) - 1
-        return [marker, (number_cell, "number"), (formatting.clip(text, columns, self.glyphs), "text")]
+            note = stage_note(stage_hits, is_first=stage_index == 0)
+            return align_both_ends(name, [(f"{note} ", "accent")], width)
+        number_text = f"  {stage_hits.hits.lines[hit_index] + 1:>6} "
+        columns = width - len(number_text) - 1
+        excerpt = formatting.clip(stage_hits.hits.excerpts[hit_index], columns, self.glyphs)
+        return [marker, (number_text, "number"), (excerpt, "text")]
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the stage under the cursor."""
         if self._rows:
             stage_index = self._rows[self.cursor].stage_index
             self._unfolded ^= {stage_index}
@@ -93,7 +91,7 @@ class SearchResultList(CursorView):
             self.rows_changed()
 
     def toggle_all_folds(self) -> None:
-        """Unfold all stages, or fold all if all are unfolded."""
+        """Unfolds all stages, or folds all if all are unfolded."""
         stage_index = self._rows[self.cursor].stage_index if self._rows else 0
         all_stages = set(range(len(self._stages)))
         self._unfolded = set() if self._unfolded == all_stages else all_stages
@@ -102,22 +100,21 @@ class SearchResultList(CursorView):
         self.rows_changed()
 
     def next_stage(self) -> None:
-        """Move the cursor to the next stage."""
         self._move_to_stage(range(self.cursor + 1, len(self._rows)))
 
     def previous_stage(self) -> None:
-        """Move the cursor to the stage of this row, or from a stage to the previous one."""
+        """Moves the cursor from a line to its stage, or from a stage to the previous one."""
         self._move_to_stage(range(self.cursor - 1, -1, -1))
 
     def _move_to_stage(self, rows: range) -> None:
-        """Move to the first row of `rows` that is a stage."""
+        """Moves to the first row of `rows` that is a stage."""
         self.move_to(next((row for row in rows if self._rows[row].hit_index < 0), self.cursor))
 
 
 class SearchResultsScreen(ListScreen[StagePosition | None]):
     """The matching lines of all stages. Returns the position of the chosen line, or `None`.
 
-    `title` is what was searched for, and `summary` says where it is.
+    `title` is what was searched for, and `summary` says in which lines or stages it is.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,7 +174,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
 
 
 def _text_cell(step: ProvenanceStep) -> Cell:
-    """Returns the first line of the node in a stage, dim if it does not name the node itself but is derived from it."""
+    """Returns the first line of the node in a stage; dim, with a mark, if the line does not name the node itself."""
     if not step.trace.excerpts:
         return ("-", "dim")
     mark = "(derived) " if step.trace.marks[0] else ""
@@ -185,7 +182,7 @@ def _text_cell(step: ProvenanceStep) -> Cell:
 
 
 def _line_count_cell(step: ProvenanceStep) -> Cell:
-    """Returns the numbers of direct and of derived lines: `3 +12`."""
+    """Returns the numbers of the lines that name the node and of the derived ones: `3 +12`."""
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
     return (f"{formatting.count(step.trace.direct)}{derived}", "number")
 
@@ -215,7 +212,7 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         self._title = f"{self._heading}: {status}" if status else self._heading
 
     def show_progress(self, text: str) -> None:
-        """Add `text` to the title of the box; an empty text restores the title."""
+        """Adds `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def foot_text(self, row: NodeRemark) -> str:

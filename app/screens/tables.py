@@ -139,11 +139,11 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
-        """Compile the graphs whose assignments (nodes to lowerings) are unknown, one by one, and add their rows."""
+        """Compiles the graphs whose assignments of lowerings to nodes are unknown, one by one, and adds their rows."""
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
             answers: list[Assigned] = []
 
-            # The default argument binds the list of this iteration.
+            # As a default argument, `answers` is the list of this iteration, not of the last one.
             def collect(frame: object, answers: list[Assigned] = answers) -> None:
                 if isinstance(frame, Assigned):
                     answers.append(frame)
@@ -157,7 +157,7 @@ class FallbacksScreen(TableScreen[Fallback]):
         self.set_box_title(self._title_text())
 
     def show_problem(self, problem: str) -> None:
-        """Show the reason why a graph was not compiled."""
+        """Shows the reason why a graph was not compiled."""
         self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
 
     def _title_text(self) -> str:
@@ -197,8 +197,10 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         super().__init__(_RECOMPILATION_COLUMNS)
         self._session, self._request = session, request
         self._report = DynamoReport()
-        # The index of the shown kinds in `_SELECTIONS`, and the state of the run, which is in the title.
-        self._selection, self._status = 0, ""
+        # The index of the shown kinds in `_SELECTIONS`.
+        self._selection_index = 0
+        # The state of the run, which the title shows.
+        self._status = ""
 
     def on_mount(self) -> None:
         self._run_script()
@@ -210,7 +212,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 
     @work(exclusive=True, group="recompilations")
     async def _run_script(self) -> None:
-        """Run the script, show the rows as they arrive, then the summary."""
+        """Runs the script, shows the rows as they arrive, then the summary."""
         self._status = f"running {self._request.source}"
         self._update_title()
         requester = Requester(self._session, self._show_status)
@@ -231,19 +233,19 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         self._update_title()
 
     def show_report(self, report: DynamoReport) -> None:
-        """Show the rows of a report that are of the selected kinds."""
+        """Shows the rows of a report that are of the selected kinds."""
         self._report = report
-        _, kinds = _SELECTIONS[self._selection]
+        _, kinds = _SELECTIONS[self._selection_index]
         self.show([row for row in dynamo_rows(report) if not kinds or row.kind in kinds])
         self._update_title()
 
     def action_select(self) -> None:
-        """Show the rows of the next selection of kinds."""
-        self._selection = (self._selection + 1) % len(_SELECTIONS)
+        """Shows the rows of the next selection of kinds."""
+        self._selection_index = (self._selection_index + 1) % len(_SELECTIONS)
         self.show_report(self._report)
 
     def _update_title(self) -> None:
-        name, kinds = _SELECTIONS[self._selection]
+        name, kinds = _SELECTIONS[self._selection_index]
         self.show_progress(f"only {name}: {self._status}" if kinds else self._status)
 
 
@@ -264,7 +266,7 @@ _TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Runs each candidate pass on the stage text with the name `text`, and lists those that change it.
+    """Runs each candidate pass on the stage text with the hash `text`, and lists the passes that change it.
 
     `threads` is the number of threads of each pass. Returns the pass to insert, or `None`. Closing the screen
     cancels the runs.
@@ -274,9 +276,9 @@ class TrialsScreen(TableScreen[PassPreview]):
     KEYS_TEXT = "enter inserts the pass, q closes"
 
     def __init__(self, session: Session, text: str, candidates: Sequence[PassStep], threads: int) -> None:
-        super().__init__(_COLUMNS)
+        super().__init__(_TRIAL_COLUMNS)
         self._session, self._text, self._candidates, self._threads = session, text, tuple(candidates), threads
-        # The results that have arrived, also of passes that change nothing.
+        # The results that have arrived, including those of passes that change nothing.
         self._previews: list[PassPreview] = []
 
     def on_mount(self) -> None:
@@ -289,7 +291,7 @@ class TrialsScreen(TableScreen[PassPreview]):
 
     @work(exclusive=True, group="trials")
     async def _try_candidates(self) -> None:
-        """Run the candidates in the engine, and show each result as it arrives."""
+        """Runs the candidates in the engine, and shows each result as it arrives."""
         frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_TRIAL_SECONDS)
         done = await Requester(self._session, self.show_progress).request(frame, self._show_trial)
         if done is None:
@@ -305,7 +307,7 @@ class TrialsScreen(TableScreen[PassPreview]):
             self._show_counts("")
 
     def _show_counts(self, suffix: str) -> None:
-        """Show in the title how many passes change the stage and how many have run, followed by `suffix`."""
+        """Shows in the title how many passes change the stage and how many have run, followed by `suffix`."""
         changing = sum(preview.tried.changed for preview in self._previews)
         self.show_progress(f"{changing} change it, {len(self._previews)}/{len(self._candidates)} tried{suffix}")
 
@@ -320,7 +322,7 @@ def _change_cell(row: PassPreview) -> Cell:
     return (deltas_text(row.tried.deltas, max_count=3) or "same ops", "text")
 
 
-_COLUMNS: tuple[Column[PassPreview], ...] = (
+_TRIAL_COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
     Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_width=90),
     Column("ops", 0, _change_cell),

@@ -44,7 +44,7 @@ from buddy.compiler.protocol import (
 )
 
 Answer = TypeVar("Answer")
-# The width of a row name, in cells.
+# The width of a row name, in cells. A marker comes before it, a space after it.
 _NAME_WIDTH = 12
 # The maximum number of rows of a difference map.
 _MAX_MAP_ROWS = 200
@@ -72,22 +72,21 @@ class ValueGrid(CursorView):
     # ---- content -------------------------------------------------------------------------------------------------
 
     def show(self, side: ValueKind, pages: ValuePages, max_error: float) -> None:
-        """Show the values of a side of a tensor instead of the current values or map."""
+        """Shows the values of a side of a tensor instead of the current values or map."""
         self.side, self.pages, self.max_error, self.map = side, pages, max_error, None
         self.redraw_values()
 
     def go_home(self) -> None:
-        """Move the cursor to the first value."""
+        """Sets the cursor and the scroll position to the first value, without drawing."""
         self.cursor, self.column, self.first_column = 0, 0, 0
 
     def show_map(self, difference_map: DifferenceMap) -> None:
-        """Show a difference map instead of the values."""
         self.map = difference_map
         self.go_home()
         self.redraw_values()
 
     def redraw_values(self) -> None:
-        """Update the layout and draw again, after values have arrived or another tensor or map is shown."""
+        """Updates the layout and draws again, after values have arrived or another tensor or map is shown."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first_column = min(self.first_column, self.column)
         self.rows_changed()
@@ -114,8 +113,8 @@ class ValueGrid(CursorView):
         if self.map is not None:
             legend = "one character per block, darker is worse; enter shows the values"
             return [[(f"{'':{_NAME_WIDTH + 2}}{legend}", "dim")]]
-        names = (self.pages.column_name(column) for column in self._visible_range())
-        return [[(f"{'':{_NAME_WIDTH + 2}}", "dim"), ("".join(f"{name:>{CELL_WIDTH - 1}} " for name in names), "dim")]]
+        names = [f"{self.pages.column_name(column):>{CELL_WIDTH - 1}} " for column in self._visible_range()]
+        return [[(f"{'':{_NAME_WIDTH + 2}}", "dim"), ("".join(names), "dim")]]
 
     def _visible_range(self) -> range:
         return range(self.first_column, min(self.first_column + self.visible_columns, self.columns))
@@ -134,10 +133,9 @@ class ValueGrid(CursorView):
 
     def _map_cells(self, difference_map: DifferenceMap, row: int) -> Cells:
         """The name of a row of the difference map, and a character for each visible block."""
-        blocks = difference_map.blocks
-        finite = [value for block_row in blocks for value in block_row if math.isfinite(value)]
-        greatest = max(finite, default=0.0) or 1.0
-        levels = self.glyphs.levels
+        blocks, levels = difference_map.blocks, self.glyphs.levels
+        finite_differences = [block for block_row in blocks for block in block_row if math.isfinite(block)]
+        greatest = max(finite_differences, default=0.0) or 1.0
         cells: Cells = [(f"{difference_map.row_starts[row]:>{_NAME_WIDTH}} ", "number")]
         for column in self._visible_range():
             level = difference_level(blocks[row][column] / greatest, len(levels) - 1)
@@ -153,7 +151,7 @@ class ValueGrid(CursorView):
         self._update_text()
 
     def move_across(self, by: int) -> None:
-        """Move the cursor by `by` columns, and scroll to its column."""
+        """Moves the cursor by `by` columns, and scrolls to its column."""
         self.column = max(0, min(self.column + by, self.columns - 1))
         leftmost = max(self.column - self.visible_columns + 1, 0)
         self.first_column = max(min(self.first_column, self.column), leftmost)
@@ -162,7 +160,7 @@ class ValueGrid(CursorView):
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
-        """Move the cursor by `by` times the columns on the screen."""
+        """Moves the cursor by `by` screens to the right."""
         self.move_across(by * self.visible_columns)
 
 
@@ -212,10 +210,10 @@ class ValuesScreen(ListScreen[None]):
         start_worker(self, "values", self._list_tensors)
 
     def fit(self) -> None:
-        """Give the box most of the screen, regardless of its content."""
+        """Does nothing: the style of the box gives it most of the screen, regardless of its content."""
 
     async def _list_tensors(self) -> None:
-        """Request the list of tensors, and show the values of the first one."""
+        """Requests the list of tensors, and shows the values of the first one."""
         answer = await self._request(ListValues(0, self._graph))
         self._tensors = viewed_tensors(answer.tensors) if answer else []
         if self._tensors:
@@ -227,7 +225,7 @@ class ValuesScreen(ListScreen[None]):
         self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
-        """Return the engine's answer. If the request fails, show the error under the table and return `None`."""
+        """Returns the engine's answer. If the request fails, shows the error under the table and returns `None`."""
         self._problem = ""
         return await Requester(self._session, self._show_problem).request(frame)
 
@@ -242,7 +240,7 @@ class ValuesScreen(ListScreen[None]):
         return self._tensors[self._tensor_index]
 
     def _show(self, side: ValueKind | None = None) -> None:
-        """Show a side of the current tensor with the current slices (default: the last shown or the first side)."""
+        """Shows a side (`None`: the last shown or else the first one) of the current tensor with the current slices."""
         sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.current_tensor.tensor.name)
@@ -259,9 +257,10 @@ class ValuesScreen(ListScreen[None]):
         return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.has_size), (0, 0))
 
     def _update_titles(self) -> None:
-        """Show the side, the tensor and the slices in the title, and the keys that fit."""
+        """Shows the side, the tensor and the slices in the title, and the keys that fit at the bottom."""
         box = self.query_one("#box")
-        # A single result is named `output`: the side "output" is called "compiled", so that it is not `output: output`.
+        # A tensor may be named `output`. The side "output" is called "compiled", so that the title is not
+        # `output: output`.
         side_title = "compiled" if self._grid.side == "output" else self._grid.side
         side = "difference map" if self._grid.map is not None else side_title
         position = f" ({self._tensor_index + 1} of {len(self._tensors)})"
@@ -271,12 +270,12 @@ class ValuesScreen(ListScreen[None]):
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _request_missing(self) -> None:
-        """Request the values on the screen that are not cached."""
+        """Requests the values on the screen that are not cached."""
         if self._tensors and self._grid.map is None:
-            start_worker(self, "values", self._fetch)
+            start_worker(self, "values", self._fetch_blocks)
 
-    async def _fetch(self) -> None:
-        """Request the blocks of values on the screen that are not cached, and draw each when it arrives."""
+    async def _fetch_blocks(self) -> None:
+        """Requests the blocks of values on the screen that are not cached, and draws each when it arrives."""
         grid, pages = self._grid, self._grid.pages
         first_row = max(grid.first_row, grid.cursor - grid.page + 1)
         for row, column in pages.missing_blocks(first_row, grid.page, grid.first_column, grid.visible_columns):
@@ -311,9 +310,9 @@ class ValuesScreen(ListScreen[None]):
         """The index and the value under the cursor; in a map, the range of the block and its largest difference."""
         grid = self._grid
         if grid.map is not None and grid.map.blocks:
-            blocks, row, column = grid.map.blocks, grid.cursor, grid.column
-            rows, columns = _block_range(grid.map.row_starts, row), _block_range(grid.map.column_starts, column)
-            error = f"max|{grid.glyphs.delta}| {blocks[row][column]:.6g}"
+            rows = _block_range(grid.map.row_starts, grid.cursor)
+            columns = _block_range(grid.map.column_starts, grid.column)
+            error = f"max|{grid.glyphs.delta}| {grid.map.blocks[grid.cursor][grid.column]:.6g}"
             return [(f" rows {rows}, columns {columns}  ", "dim"), (error, "accent")]
         value = grid.pages.cell(grid.cursor, grid.column) if grid.pages.width and grid.pages.height else None
         if value is None:
@@ -325,7 +324,7 @@ class ValuesScreen(ListScreen[None]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
-        """Show what to use instead of a search: this process has only the values on the screen."""
+        """Shows what to use instead of a search: this process has only the values on the screen."""
         self._show_problem("values cannot be searched: m shows the largest differences, : selects a slice")
 
     def action_across(self, by: int) -> None:
@@ -368,7 +367,7 @@ class ValuesScreen(ListScreen[None]):
             self._update_text()
 
     async def _fetch_map(self) -> None:
-        """Request the difference map of the current tensor, in a size that fits the screen, and show it."""
+        """Requests the difference map of the current tensor, in a size that fits the screen, and shows it."""
         name, grid = self.current_tensor.tensor.name, self._grid
         columns = max(grid.width - _NAME_WIDTH - 2, CELL_WIDTH)
         rows = min(max(grid.size.height - 1, 4), _MAX_MAP_ROWS)
@@ -378,26 +377,27 @@ class ValuesScreen(ListScreen[None]):
             self._update_titles()
 
     def action_enter_block(self) -> None:
-        """Show the differences at the block under the cursor of the map."""
+        """Shows the differences at the block under the cursor of the map."""
         grid, difference_map = self._grid, self._grid.map
         if difference_map is None or not difference_map.blocks:
             return
         row, column = difference_map.row_starts[grid.cursor], difference_map.column_starts[grid.column]
         self._show("difference")
         if not grid.pages.has_size:
+            # No values of this side have arrived yet. The last starts of the map are the size of the tensor.
             grid.pages.height, grid.pages.width = difference_map.row_starts[-1], difference_map.column_starts[-1]
         grid.rows_changed()
         grid.center(row)
         grid.move_across(column - grid.column)
 
     def action_copy(self) -> None:
-        """Copy the cached values of the cursor's row, separated by tabs."""
+        """Copies the cached values of the cursor's row, separated by tabs."""
         if self._grid.map is None and self._grid.row_count:
             self.app.copy_to_clipboard("\t".join(map(str, self._grid.pages.row_values(self._grid.cursor))))
 
 
 class ValueDetails(CursorView, can_focus=False):
-    """The two lines under the table, which `lines_of(width)` returns."""
+    """The two lines under the table. `lines_of` returns them for a width."""
 
     def __init__(self, lines_of: Callable[[int], list[Cells]]) -> None:
         super().__init__()

@@ -139,7 +139,6 @@ class EngineClient:
 
     @property
     def handshake_done(self) -> bool:
-        """Whether an engine has answered the greeting."""
         return self.welcome is not None
 
     def ping(self) -> None:
@@ -185,7 +184,6 @@ class EngineClient:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        """Returns a new request number."""
         self._last_request += 1
         return self._last_request
 
@@ -259,6 +257,7 @@ class EngineClient:
         # An engine that rejects the handshake would reject it again.
         is_permanent = error.is_permanent or (bool(reason) and not welcome.done())
         error = EngineError(reason or error.reason, error.detail, is_permanent=is_permanent)
+        # After the handshake, `close` removes the transport first, and records the exit itself.
         if transport is self._transport or not welcome.done():
             self._record_exit(error)
         if not welcome.done():

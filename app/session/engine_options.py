@@ -46,7 +46,7 @@ class RemoteHost:
 
     @property
     def key(self) -> str:
-        """A text by which session files of equal paths on different hosts or in different folders are distinguished."""
+        """A text that distinguishes session files of equal paths on different hosts or in different folders."""
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:
@@ -76,6 +76,7 @@ class RemoteHost:
         for phrase, problem, todo in _SSH_ERRORS:
             if phrase in stderr:
                 return f"{problem.format(self=self)} · {todo.format(self=self)}", True
+        # 127 is the exit code of a shell that does not find the command.
         if code == 127 or "not found" in stderr.rpartition("\n")[2]:
             return f"{self.program} not found on {self.host} · {_INSTALL.format(self=self)}", True
         last_line = stderr.rpartition("\n")[2].strip() or f"exit code {code}"

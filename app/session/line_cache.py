@@ -202,10 +202,17 @@ class LineCache:
 def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
     """Returns the lines of a frame with the names of their nodes."""
     derived = frozenset(frame.derived)
-    names = [(node_names(frame, nodes), node_names(frame, derived.intersection(nodes))) for nodes in frame.nodes]
-    names += [((), ())] * (len(frame.lines) - len(names))
-    machine = frame.machine or ("",) * len(frame.lines)
-    return [AnnotatedLine(text, *nodes, code) for text, nodes, code in zip(frame.lines, names, machine, strict=True)]
+    line_count = len(frame.lines)
+    # For each line, its nodes and its derived nodes. A text without nodes has none in its frames.
+    nodes_of_lines = [
+        (node_names(frame, nodes), node_names(frame, derived.intersection(nodes))) for nodes in frame.nodes
+    ]
+    nodes_of_lines += [((), ())] * (line_count - len(nodes_of_lines))
+    machine_codes = frame.machine or ("",) * line_count
+    return [
+        AnnotatedLine(text, nodes, derived_nodes, machine_code)
+        for text, (nodes, derived_nodes), machine_code in zip(frame.lines, nodes_of_lines, machine_codes, strict=True)
+    ]
 
 
 def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:

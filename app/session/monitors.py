@@ -209,5 +209,4 @@ def _names(files: tuple[str, ...]) -> str:
 
 
 def change_text(files: tuple[str, ...]) -> str:
-    """Returns the status message for a change of `files`."""
     return f"{_names(files)} changed: reloading"

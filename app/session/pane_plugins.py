@@ -33,7 +33,7 @@ CALL_SECONDS = 1.0
 MAX_CALL_DURATION = 10.0
 # The processor time, and the duration, that the import of a pane's module may take.
 LOAD_SECONDS = 10.0
-# The most lines of a pane that are shown.
+# The maximum number of lines of a pane that are shown.
 MAX_LINES = 20_000
 # How often the time of a call is checked.
 _CHECK_SECONDS = 0.05
@@ -105,8 +105,8 @@ class Pane:
     while the pane has focus. `topics` say which changes draw the pane again: of "graph", "passes" (the recipe),
     "stages", "outputs" (runs and profiles), "status" (progress) and "selection".
 
-    All methods run in a thread of their own. One that raises or takes more than a second of processor time switches the
-    pane off, with a message.
+    All methods run in a thread of their own. A method that raises, or takes more than a second of processor time,
+    switches the pane off, with a message.
     """
 
     title: ClassVar[str] = ""

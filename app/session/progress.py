@@ -23,16 +23,18 @@ class RemainingTimeEstimate:
         self._request = 0
         # When the request, or its current part, was seen first, and how much of it was done then.
         self._start_time, self._start_share = 0.0, 0.0
-        # The last call of `record`, and what is done.
+        # The time of the last call of `record`, and the share of the request that was done then.
         self._update_time, self._share, self._is_share_known = 0.0, 0.0, False
 
     def record(self, request: int, done: float) -> None:
         """Records that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
         now = self._clock()
+        is_same_request = request == self._request
         self._is_share_known = done >= 0
-        share = done if self._is_share_known else self._share if request == self._request else 0.0
+        previous_share = self._share if is_same_request else 0.0
+        share = done if self._is_share_known else previous_share
         # A share that decreases belongs to another part of the work.
-        if request != self._request or share < self._share:
+        if not is_same_request or share < self._share:
             self._request, self._start_time, self._start_share = request, now, share
         self._update_time, self._share = now, share
 

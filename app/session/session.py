@@ -79,7 +79,6 @@ class Session:
         self.reopens_saved_graphs = False
         self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
-        # The frontend with which the program was opened last.
         self._opened_frontend: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
         self._watcher = FileWatcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
@@ -267,7 +266,6 @@ class Session:
         self.notify(STATUS)
 
     def reconnect(self) -> None:
-        """Reconnects to the engine at once."""
         if self._client is not None:
             self._client.reconnect_now()
 
@@ -300,7 +298,7 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
-        """Applies a frame that no request waits for to the state, and update the workspace and the panes after it."""
+        """Applies a frame that no request waits for to the state, then updates the workspace and the panes."""
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None
@@ -407,7 +405,7 @@ class Session:
         return frontend != self._opened_frontend and (has_failed or not is_captured_by_dynamo)
 
     def compile_current(self) -> None:
-        """Compiles the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
+        """Compiles the current recipe. With `auto_run`, also runs it if this session has run the graph before."""
         self._compile_timer = None
         if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
             if self._can_compile:
@@ -422,7 +420,7 @@ class Session:
 
     @property
     def _can_compile(self) -> bool:
-        """Whether there are a recipe, a graph and an engine for it."""
+        """Whether a recipe, a captured graph and a running engine are available."""
         return (
             self.workspace.is_loaded
             and self.state.captured
@@ -455,7 +453,6 @@ class Session:
         self.notify(STATE_TOPICS)
 
     def cancel(self) -> None:
-        """Cancels all running requests."""
         if self._client is not None:
             _send_if_running(self._client, p.Cancel(0))
             self.notify(STATUS)
@@ -488,7 +485,6 @@ class Session:
         return await self.request(p.Search(0, text_hash, pattern, regex, ignore_case))
 
     async def fetch_text(self, text_hash: str) -> str:
-        """Returns a whole text."""
         return (await self.request(p.FetchText(0, text_hash))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:

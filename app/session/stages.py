@@ -25,7 +25,7 @@ from buddy.compiler.protocol.searches import NodePrecision
 class StageRow(NamedTuple):
     """A stage with its key (pass name and number of earlier stages of that pass).
 
-    `outdated_reason` says why the stage is not one of the current recipe; it is empty for a stage that is.
+    `outdated_reason` says why the stage is not one of the current recipe; empty for a stage of the current recipe.
     """
 
     stage: Stage
@@ -196,7 +196,6 @@ class StageBoard:
 
     @property
     def failed_stage(self) -> Stage | None:
-        """The last failed stage, or `None`."""
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
@@ -294,7 +293,6 @@ class GraphState:
             self.board.begin("compiling")
 
     def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
-        """Records that the compilation of `recipe` is complete."""
         self.compiled_recipe, self.remarks, self.notes = recipe, frame.remarks, frame.notes
         self.compile_seconds, self.n_reused_stages = frame.seconds, frame.reused
         self.problems.pop("compile", None)

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 # Maximum number of stage texts for which a pane caches data: more than the stages of a pipeline.
 MAX_CACHED_TEXTS = 128
-# Maximum number of texts of which a pane caches the generic form. An engine keeps more forms, so that those here exist.
+# Maximum number of texts of which a pane caches the generic form. An engine keeps more, so it still has each of these.
 MAX_CACHED_FORMS = 32
 
 
@@ -102,7 +102,7 @@ class State:
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
     def graph_state_of(self, graph: int) -> GraphState:
-        """Returns the state of graph number `graph`, which is created if necessary."""
+        """Returns the state of graph number `graph`. Creates it if necessary."""
         return self._graph_states.setdefault(graph, GraphState())
 
     @property
@@ -285,7 +285,7 @@ class State:
         return handler(self, frame) if handler else frozenset()
 
     def add_extracted_graph(self, frame: p.Extracted) -> None:
-        """Adds an extracted graph, unless it exists. It replaces the graphs from its number on."""
+        """Adds an extracted graph, unless it exists, in place of the graphs from its number on."""
         if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
             return
         self.graphs = (*self.graphs[: frame.graph], frame.info)
@@ -461,7 +461,7 @@ class State:
 
 
 def _record_failure(graph_state: GraphState, frame: p.Failed, job: Job, is_compiled: bool) -> None:
-    """Records that `job` failed. `is_compiled`: its recipe was compiled before, so that only a run can fail."""
+    """Records that `job` failed. If `is_compiled`, its recipe was compiled before, so only the run can have failed."""
     if not is_compiled:
         graph_state.board.fail(frame.stages, _failure_reason(frame))
     if not frame.cancelled:

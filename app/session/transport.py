@@ -103,7 +103,6 @@ class ProcessTransport:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of the output on stderr."""
         return self._stderr_tail.decode(errors="replace").strip()
 
     async def exit_error(self) -> EngineError:
@@ -155,9 +154,9 @@ class ProcessTransport:
             log.close()
 
 
-# Includes a login over a slow connection, and Python's startup on a slow machine.
+# The limit of one attempt to connect, with a login over a slow connection and Python's startup on a slow machine.
 _CONNECT_SECONDS = 60.0
-# Includes a login, and a second for the engine to exit by itself.
+# How long the stop command is waited for: a login, and a second for the engine to exit by itself.
 _STOP_SECONDS = 5.0
 # The waits before the attempts to reconnect; the last one repeats.
 _RECONNECT_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -175,6 +174,7 @@ class ResumingTransport:
         self._stream = ResumableStream()
         self._connection: ProcessTransport | None = None
         self._new_connection: ProcessTransport | None = None
+        # Data of the connection that is not decoded yet.
         self._received = b""
         self._retry_now = asyncio.Event()
         self._closing = False
@@ -226,12 +226,15 @@ class ResumingTransport:
             self._received = await asyncio.wait_for(connection.read(), SILENCE_SECONDS)
         except asyncio.TimeoutError:
             return f"no data for {SILENCE_SECONDS:g} s"
-        return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
+        if self._received or self._closing:
+            return ""
+        reason, _ = await self._exit_reason(connection)
+        return reason
 
     async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
         """Returns the reason why a connection has ended, and whether a new attempt would fail too.
 
-        `noise` is what the host has printed to stdout instead of frames; it is used if stderr is empty.
+        `noise` is what the host has printed to stdout instead of frames: the reason if stderr is empty.
         """
         code = await connection.exit_code()
         self._engine_is_silent = code == EXIT_UNANSWERED
@@ -255,7 +258,7 @@ class ResumingTransport:
                 connection.kill()
 
     def reconnect_now(self) -> None:
-        """If the connection is lost, try to reconnect now."""
+        """If the connection is lost, tries to reconnect now."""
         self._retry_now.set()
 
     async def exit_error(self) -> EngineError:
@@ -364,14 +367,13 @@ class ResumingTransport:
         raise EngineError(reason, connection.stderr_tail, is_permanent=is_permanent)
 
     async def _close_connection(self) -> None:
-        """Closes a failed connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.kill()
             await connection.close()
 
     async def _send_heartbeats(self) -> None:
-        """Sends the number of received bytes regularly, so that the engine knows that the connection works."""
+        """Regularly sends the number of received bytes, so that the engine knows that the connection works."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             if self._connection is not None:

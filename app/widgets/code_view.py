@@ -30,8 +30,8 @@ _FILE_PREFIX = "# File: "
 class CodeView(CursorView):
     """Shows a text of the engine, which has `line_count` lines. The cursor starts at `line`.
 
-    `text` is the name of the text in `cache` (the hash of its content), not the text itself; "" shows nothing. Drawing
-    a line that is not cached fetches it, and draws it when it arrives. `left` is the first column on the screen.
+    `text` is the name of the text in `cache` (the hash of its content), not the text itself; "" shows nothing. A line
+    that is not cached is fetched, and drawn when it has arrived. `left` is the first column of code on the screen.
     """
 
     def __init__(self, cache: LineCache, text: str = "", line_count: int = 0, line: int = 0) -> None:
@@ -42,10 +42,10 @@ class CodeView(CursorView):
         self._redraw_scheduled = False
         # The drawn code of lines, by everything that it depends on: text, row, first column, width, open quotes.
         self._drawn_cells: dict[tuple[str, int, int, int, str], Cells] = {}
-        # For each scanned line of the text `_quoted_text`, the quotes of the string in which the line starts: `"""` in
+        # For each scanned line of the text `_scanned_text`, the quotes of the string in which the line starts: `"""` in
         # a docstring, "" outside of strings.
         self._quotes: list[str] = []
-        self._quoted_text = ""
+        self._scanned_text = ""
 
     @property
     def row_count(self) -> int:
@@ -68,12 +68,12 @@ class CodeView(CursorView):
         return [*gutter, *self._code_cells(row, line.text, max(width - cells_length(gutter), 0))]
 
     def gutter_cells(self, row: int) -> Cells:
-        """The cells before the code of a line."""
+        """The cells before the code of a line: the mark of the cursor, and the line's number from 1."""
         at_cursor = row == self.cursor
         return [(f"{'>' if at_cursor else ' '}{row + 1:>5} ", "key" if at_cursor else "number")]
 
     def _code_cells(self, row: int, line: str, columns: int) -> Cells:
-        """The part of a line's code that is on the screen. It is cached, because lexing takes most of the time."""
+        """The `columns` columns of a line's code from `left` on, cached because lexing takes most of the time."""
         from buddy.themes.lexers import python_spans
 
         quotes = self._quotes_before(row)
@@ -82,17 +82,17 @@ class CodeView(CursorView):
             code, prefix, path = line.partition(_FILE_PREFIX)
             text = (code + prefix + relative_to_working_directory(path)).expandtabs()
             lexed = text[: self.left + columns + LEXED_BEYOND_EDGE]
-            cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(lexed, quotes)]
+            cells: Cells = [(part, f"syntax:{kind}") for kind, part in python_spans(lexed, quotes)]
             self._drawn_cells[key] = cut_cells(cells, columns, self.left)
             keep_newest(self._drawn_cells, MAX_CACHED_LINES)
         return self._drawn_cells[key]
 
     def _quotes_before(self, row: int) -> str:
-        """The quotes of the string that is open before a line; "" while the lines above are not cached."""
+        """The quotes of the string that is open before a line; "" without one, or if lines above are not cached yet."""
         from buddy.themes.lexers import open_string
 
-        if self._quoted_text != self._text:
-            self._quoted_text, self._quotes = self._text, [""]
+        if self._scanned_text != self._text:
+            self._scanned_text, self._quotes = self._text, [""]
         last_to_scan = min(row, len(self._quotes) - 1 + MAX_SCANNED_LINES)
         while len(self._quotes) <= last_to_scan:
             line = self._cache.get(self._text, len(self._quotes) - 1)
@@ -105,7 +105,7 @@ class CodeView(CursorView):
         return ""
 
     def _schedule_redraw(self) -> None:
-        """Schedule one redraw for all lines that could not be drawn because they are not cached."""
+        """Schedules one redraw, for all lines on the screen that are not cached."""
         if not self._redraw_scheduled:
             self._redraw_scheduled = True
             self.set_timer(REDRAW_SECONDS, self._redraw)
@@ -114,7 +114,7 @@ class CodeView(CursorView):
         self._redraw_scheduled = False
         self.refresh()
 
-    # Only the engine has the whole text: `request_lines` searches it.
+    # The engine has the whole text, the cache only parts of it: `request_lines` searches.
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return None if self._text else FoundLines(())
 
@@ -127,7 +127,7 @@ class CodeView(CursorView):
         return FoundLines(result.lines, result.more)
 
     def scroll_sideways(self, columns: int) -> None:
-        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        """Scrolls by `columns` to the right; negative numbers scroll to the left."""
         self.left = max(0, self.left + columns)
         self.refresh()
 
@@ -150,7 +150,10 @@ class NodeLine(NamedTuple):
 
 
 class NodeLines(CursorView):
-    """Shows the IR lines of one node under `title`. Without lines, shows `note`; `problem`, if any, is below them."""
+    """Shows the IR lines of one node under `title`. Without lines, shows `note`.
+
+    `problem` is the text of an error, which is shown below the lines. `left` is their first column on the screen.
+    """
 
     def __init__(self, title: str) -> None:
         super().__init__()
@@ -173,15 +176,8 @@ class NodeLines(CursorView):
 
     def head(self, width: int) -> list[Cells]:
         role = "accent" if self.has_focus else "dim"
-        return [
-            cut_cells(
-                [
-                    (f" {self.title}", role),
-                    (f" {self.glyphs.dot} {self._subtitle}" if self._subtitle else "", "dim"),
-                ],
-                width,
-            )
-        ]
+        subtitle = f" {self.glyphs.dot} {self._subtitle}" if self._subtitle else ""
+        return [cut_cells([(f" {self.title}", role), (subtitle, "dim")], width)]
 
     def row_cells(self, row: int, width: int) -> Cells:
         from buddy.themes.lexers import spans
@@ -191,18 +187,18 @@ class NodeLines(CursorView):
         gutter = (f"{'>' if at_cursor else ' '}{line.number + 1:>5} ", "key" if at_cursor else "number")
         cells: Cells = [(line.text, "dim")]
         if not line.derived:
-            cells = [(part, f"syntax:{name}") for name, part in spans(IR_LANGUAGE, line.text)]
+            cells = [(part, f"syntax:{kind}") for kind, part in spans(IR_LANGUAGE, line.text)]
         return cut_cells([gutter, *cut_cells(cells, width, self.left)], width)
 
     def empty(self, width: int) -> list[Cells]:
         return [] if self.problem else [[(f" {self.note}", "dim")]]
 
     def foot(self, width: int) -> list[Cells]:
-        pieces = [piece for text in self.problem.splitlines() for piece in textwrap.wrap(text, max(width - 2, 10))]
-        return [[(f" {piece}", "bad")] for piece in pieces[:MAX_PROBLEM_LINES]]
+        wrapped = [textwrap.wrap(line, max(width - 2, 10)) for line in self.problem.splitlines()]
+        return [[(f" {line}", "bad")] for lines in wrapped for line in lines][:MAX_PROBLEM_LINES]
 
     def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Show these lines without their common indentation. The cursor starts at the one with the number `line`."""
+        """Shows `lines` without their common indentation, with the cursor on number `line`, or else on the first."""
         dedented = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, dedented, strict=True)]
         self._subtitle, self.note, self.problem = subtitle, note, problem
@@ -211,6 +207,6 @@ class NodeLines(CursorView):
         self.rows_changed()
 
     def scroll_sideways(self, columns: int) -> None:
-        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        """Scrolls by `columns` to the right; negative numbers scroll to the left."""
         self.left = max(0, self.left + columns)
         self.refresh()

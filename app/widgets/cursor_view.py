@@ -100,12 +100,12 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     searchable: ClassVar[bool] = True
     # Whether a row may continue the text of the row above.
     has_broken_lines: ClassVar[bool] = False
-    # The numbers of lines of head and foot.
+    # The heights of head and foot, in lines.
     _head_height = 0
     _foot_height = 0
-    # The scroll position with `wrapped`; Textual's scroll offset has only its row.
+    # The first visible row line if `wrapped` is set. Its row is Textual's scroll offset.
     _wrapped_top = RowLine(0)
-    # The cached result of `visible_lines`, and what it depends on.
+    # The cached result of `visible_lines`, after the key of all values that it depends on.
     _visible_lines: tuple[object, list[RowLine]] | None = None
     # Whether Textual is marking all lines to be drawn again because the view was scrolled.
     _is_scrolling: bool = False
@@ -135,11 +135,11 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError
 
     def head(self, width: int) -> list[Cells]:
-        """The lines above the rows."""
+        """The fixed lines above the rows, at most `width` characters each."""
         return []
 
     def foot(self, width: int) -> list[Cells]:
-        """The lines below the rows."""
+        """The fixed lines below the rows, at most `width` characters each."""
         return []
 
     def empty(self, width: int) -> list[Cells]:
@@ -147,7 +147,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return []
 
     def row_text(self, row: int) -> str:
-        """The text of a row for searches, also the part that is not on the screen."""
+        """The text of a row for searches, including the part that is not on the screen."""
         return "".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)[1:])
 
     def head_clicked(self, x: int) -> None:
@@ -157,7 +157,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def look(self) -> Look:
-        """The styles of the current theme."""
         return look_of(self.app.theme)
 
     @property
@@ -205,12 +204,12 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
 
     def rows_changed(self) -> None:
-        """Update the layout and draw again, after the rows, the head or the foot have changed."""
+        """Updates the layout and draws again, after the rows, the head or the foot have changed."""
         self._update_layout()
         self.refresh()
 
     def redraw_changed_lines(self) -> None:
-        """Like `rows_changed`, but draw only the lines that differ from those drawn last, for frequent changes."""
+        """Like `rows_changed`, but draws only the lines that differ from those drawn last, for frequent changes."""
         previous_layout = self._layout_facts()
         self._drawn_rows.forget()
         self._update_layout()
@@ -227,7 +226,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
 
     def _update_layout(self) -> None:
-        """Measure head, foot and rows, move the cursor to a row that exists, and scroll to it."""
+        """Measures head, foot and rows, moves a cursor beyond the last row to that row, and scrolls to the cursor."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
@@ -248,7 +247,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.rows_changed()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Called by Textual after scrolling: keep the drawn rows that are still on the screen."""
+        """Called by Textual after scrolling: keeps the drawn rows that are still on the screen."""
         self._drawn_rows.keep_only(range(self.first_row, self.first_row + self.page))
         bar = self.vertical_scrollbar
         if WholeCellScrollBar.first_cell(bar, new_value) == WholeCellScrollBar.first_cell(bar, bar.position):
@@ -259,9 +258,9 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self._is_scrolling = False
 
     def _set_dirty(self, *regions: Region) -> None:
-        """Called by Textual with the regions to draw again, or without arguments for all: forget their cached strips.
+        """Called by Textual with the regions to draw again, or without arguments for all: forgets their cached strips.
 
-        While Textual scrolls, it marks all lines, but no row has changed, so the strips are still right.
+        While Textual scrolls, it passes all lines; the strips stay cached, because no row has changed.
         """
         if not regions:
             self._visible_lines = None
@@ -281,7 +280,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        # Computed once for all lines, because Textual derives it from several regions.
+        # Computed once for all lines, because Textual derives width and height from several regions.
         self._rendered_size = Size(self.width, self.size.height)
         return super().render_lines(crop)
 
@@ -290,7 +289,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip
 
     def _draw_line(self, y: int, width: int, height: int) -> Strip:
-        """Draw the line at position `y` of the widget, which has this size."""
+        """Draws line `y` of the widget, which has `width` columns and `height` lines."""
         if y < self._head_height:
             return self.look.strip(self.head(width)[y], width)
         if y >= height - self._foot_height:
@@ -300,7 +299,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._body_line(y - self._head_height, width)
 
     def _body_line(self, y: int, width: int) -> Strip:
-        """Draw the line at position `y` below the head."""
+        """Draws line `y` below the head, counted from 0."""
         if not self.row_count:
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
@@ -308,11 +307,15 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             row = y + self.first_row
             return self._drawn_row(row, width) if row < self.row_count else self.look.strip([], width)
         row_lines = self.visible_lines()
-        strips = self.row_strips(row_lines[y].row, width) if y < len(row_lines) else []
-        return strips[row_lines[y].line] if strips and row_lines[y].line < len(strips) else self.look.strip([], width)
+        if y < len(row_lines):
+            row, line = row_lines[y]
+            strips = self.row_strips(row, width)
+            if line < len(strips):
+                return strips[line]
+        return self.look.strip([], width)
 
     def _drawn_row(self, row: int, width: int) -> Strip:
-        """The strip of a row on the screen, drawn again only after `refresh`."""
+        """The strip of a row on the screen: the cached one, or, if it was forgotten, a new one."""
         shape = (width, self.look)
         if shape != self._drawn_shape:
             self._drawn_shape = shape
@@ -339,7 +342,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return "cursor" if self.has_focus else "cursor-blurred"
 
     def refresh_row(self, row: int) -> None:
-        """Draw a row again, if it is on the screen."""
+        """Draws a row again, if it is on the screen."""
         if not self.wrapped:
             y, height = row - self.first_row, 1
         else:
@@ -349,21 +352,20 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y + self._head_height, self.width, height))
 
     def refresh_rows(self, rows: Sequence[int]) -> None:
-        """Draw again rows on the screen, which are given in increasing order. Adjacent ones are drawn together."""
+        """Draws again `rows`, all on the screen and in increasing order. Draws adjacent rows together."""
         if self.wrapped:
             for row in rows:
                 self.refresh_row(row)
             return
-        start = 0  # the index of the first of the adjacent rows
+        run_start = 0  # the index of the first of the adjacent rows
         for index, row in enumerate(rows):
             is_last_of_run = index + 1 == len(rows) or rows[index + 1] != row + 1
             if is_last_of_run:
-                y = rows[start] - self.first_row + self._head_height
-                self.refresh(Region(0, y, self.width, row - rows[start] + 1))
-                start = index + 1
+                y = rows[run_start] - self.first_row + self._head_height
+                self.refresh(Region(0, y, self.width, row - rows[run_start] + 1))
+                run_start = index + 1
 
     def refresh_edges(self) -> None:
-        """Draw the head and the foot again."""
         if self._head_height:
             self.refresh(Region(0, 0, self.width, self._head_height))
         height = self.size.height
@@ -373,7 +375,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- moving --------------------------------------------------------------------------------------------------
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Move the cursor to `row`, and scroll to it. With `notify`, call `after_move` if it was on another row."""
+        """Moves the cursor to `row` and scrolls to it. With `notify`, calls `after_move` if the cursor changed its row.
+
+        A row out of range stands for the first or the last row.
+        """
         self.end_selection()
         before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
         self._scroll_to_cursor()
@@ -386,11 +391,11 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.after_move()
 
     def after_move(self) -> None:
-        """Post `Moved`. A subclass may do more after the cursor has moved."""
+        """Posts `Moved`. A subclass may do more after the cursor has moved."""
         self.post_message(self.Moved(self, self.cursor))
 
     def _scroll_to_cursor(self) -> None:
-        """Scroll as little as possible so that the cursor's row is on the screen."""
+        """Scrolls as little as possible so that the cursor's row is on the screen."""
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
             self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))
@@ -401,20 +406,20 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
     def _scroll_top(self, top: RowLine) -> None:
-        """Scroll so that `top` is on the first screen line."""
+        """Scrolls so that `top` is on the first screen line."""
         if top != self.top:
             self._wrapped_top = top
             self.scroll_to(y=top.row, animate=False, force=True)
             self.refresh()
 
     def keep_cursor_at(self, offset: int) -> None:
-        """Scroll so that the cursor is `offset` rows below the first row on the screen."""
+        """Scrolls so that the cursor is `offset` rows below the first row on the screen."""
         self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
         if self.wrapped:
             self._scroll_to_cursor()
 
     def center(self, row: int, *, notify: bool = True) -> None:
-        """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
+        """Moves the cursor to `row`. If the row is not on the screen, scrolls it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
                 self._scroll_top(line_above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
@@ -431,17 +436,17 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.move_to(self.cursor - 1)
 
     def _scroll_inside_row(self, lines: int) -> bool:
-        """Scroll by `lines` (1 or -1) inside the cursor's row if the screen is shorter. Returns whether it scrolled.
+        """Scrolls by `lines` (1 or -1) inside the cursor's row if the row is longer than the screen.
 
-        At the end of such a row, it does not scroll.
+        Returns whether it scrolled: it does not at the end of the row.
         """
         top = self.top
         if not self.wrapped or top.row != self.cursor or not self.row_count:
             return False
-        line, last_top = top.line + lines, self.row_height(self.cursor) - self.page
-        if not 0 <= line <= last_top:
+        new_line, last_top_line = top.line + lines, self.row_height(self.cursor) - self.page
+        if not 0 <= new_line <= last_top_line:
             return False
-        self._scroll_top(RowLine(self.cursor, line))
+        self._scroll_top(RowLine(self.cursor, new_line))
         return True
 
     def move_half_down(self) -> None:
@@ -463,7 +468,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.move_to(self.row_count - 1)
 
     def _move_window(self, rows: int) -> None:
-        """Scroll by `rows` and move the cursor by as many, so that it stays on its screen line if possible."""
+        """Scrolls by `rows` and moves the cursor by as many, so that it stays on its screen line if possible.
+
+        With `wrapped`, scrolls by as many screen lines instead.
+        """
         if self.wrapped and self.row_count:
             self._move_lines(rows)
             return
@@ -471,16 +479,16 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.move_to(self.cursor + rows)
 
     def _move_lines(self, lines: int) -> None:
-        """Scroll by screen lines, and move the cursor to the row that is then on its screen line."""
-        before, rows = self.top, [row_line.row for row_line in self.visible_lines()]
-        y = rows.index(self.cursor) if self.cursor in rows else 0
-        top = scroll_top(before, lines, self.page, self.row_count, self.row_height)
-        if top == before:
+        """Scrolls by `lines` screen lines, and moves the cursor to the row that is then on its screen line."""
+        old_top, rows = self.top, [row_line.row for row_line in self.visible_lines()]
+        cursor_y = rows.index(self.cursor) if self.cursor in rows else 0
+        top = scroll_top(old_top, lines, self.page, self.row_count, self.row_height)
+        if top == old_top:
             self.move_to(self.row_count - 1 if lines > 0 else 0)
             return
         self._scroll_top(top)
         row_lines = self.visible_lines()
-        self.move_to(row_lines[min(y, len(row_lines) - 1)].row)
+        self.move_to(row_lines[min(cursor_y, len(row_lines) - 1)].row)
 
     def row_line_at(self, y: int) -> RowLine | None:
         """The row line at line `y` of the widget, `None` if no row is there."""
@@ -501,14 +509,14 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return range(min(anchor, self.cursor), max(anchor, self.cursor) + 1)
 
     def extend_selection(self, row: int) -> None:
-        """Move the cursor to `row`, and extend the selection to it. A new selection starts at the cursor."""
+        """Moves the cursor to `row`, and extends the selection to it. A new selection starts at the old cursor."""
         anchor = self._anchor if self._anchor >= 0 else self.cursor
         self.move_to(row)
         self._anchor = anchor
         self.refresh()
 
     def end_selection(self) -> None:
-        """Select only the row of the cursor."""
+        """Selects only the row of the cursor."""
         if self._anchor >= 0:
             self._anchor = -1
             self.refresh()
@@ -520,7 +528,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self._pressed_row = self.row_at(offset.y)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """While the button is pressed, select the rows from that at which it was pressed to that under the mouse.
+        """While the button is pressed, selects the rows from the pressed one to the row under the mouse.
 
         If the mouse is above or below the rows, the selection grows by one row, and the view scrolls.
         """
@@ -568,7 +576,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError  # Not called, because `find_lines` returns the lines.
 
     def line_of(self, row: int) -> int:
-        """The number of a row's line in searches. In a subclass that folds rows, there are more lines than rows."""
+        """The number of a row's line in searches. A subclass that folds lines has more lines than rows."""
         return row
 
     @property

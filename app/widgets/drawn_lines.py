@@ -12,7 +12,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
-# The maximum number of framed lines in the cache of a widget, as a multiple of its height: each takes kilobytes.
+# The maximum number of framed lines in the cache of a widget, as a multiple of its height: each line takes kilobytes.
 FRAMED_HEIGHTS = 2
 # Returns the number of screen lines of a row, at least one.
 RowHeight = Callable[[int], int]
@@ -26,7 +26,7 @@ class RowLine(NamedTuple):
 
 
 def lines_below(top: RowLine, lines: int, count: int, height_of: RowHeight) -> list[RowLine]:
-    """Returns the row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
+    """Returns the row lines on `lines` screen lines, the first being `top`; fewer if the `count` rows end before."""
     row_lines: list[RowLine] = []
     row, line = top
     while row < count and len(row_lines) < lines:
@@ -46,17 +46,19 @@ def line_above(start: RowLine, lines: int, height_of: RowHeight) -> RowLine:
 
 
 def top_to_show(row: int, top: RowLine, page: int, height_of: RowHeight) -> RowLine:
-    """Returns the scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
+    """Returns the scroll position nearest to `top` at which `page` lines show the whole `row`, or as much as fits."""
     row_height = height_of(row)
     if row_height > page:
         return RowLine(row, min(top.line, row_height - page) if top.row == row else 0)
-    return max(line_above(RowLine(row, row_height - 1), page - 1, height_of), min(top, RowLine(row)))
+    lowest_top = RowLine(row)
+    highest_top = line_above(RowLine(row, row_height - 1), page - 1, height_of)
+    return max(highest_top, min(top, lowest_top))
 
 
 def scroll_top(top: RowLine, lines: int, page: int, count: int, height_of: RowHeight) -> RowLine:
-    """Returns the scroll position `lines` screen lines below `top` (above it if negative).
+    """Returns the scroll position `lines` screen lines below `top` (above `top` if `lines` is negative).
 
-    The result is not beyond the last page of the `count` rows; but if `top` is, the view does not scroll back.
+    Scrolling down ends at the last page of `page` lines of the `count` rows. If `top` is beyond it, returns `top`.
     """
     if lines <= 0:
         return line_above(top, -lines, height_of)
@@ -72,15 +74,14 @@ class DrawnRows:
         self._strips: dict[int, Strip] = {}
 
     def get(self, row: int) -> Strip | None:
-        """Return the strip of a row, `None` if it must be drawn."""
+        """Returns the strip of a row, `None` if it must be drawn."""
         return self._strips.get(row)
 
     def put(self, row: int, strip: Strip) -> None:
-        """Store the strip of a row."""
         self._strips[row] = strip
 
     def forget(self, rows: range | None = None) -> None:
-        """Forget the strips of `rows`, or of all rows."""
+        """Forgets the strips of `rows`; `None` forgets all."""
         if rows is None:
             self._strips.clear()
         else:
@@ -88,21 +89,22 @@ class DrawnRows:
                 self._strips.pop(row, None)
 
     def keep_only(self, rows: range) -> None:
-        """Forget the strips of all other rows: a row that is out of sight may change without being drawn again."""
+        """Forgets the strips of all other rows: they may change while they are out of sight."""
         self._strips = {row: strip for row, strip in self._strips.items() if row in rows}
 
 
 class FramedLines(StylesCache):
     """Textual's cache of the lines of a widget, which puts the border around a strip only once.
 
-    Textual caches lines by position, so it frames each line again after scrolling. This cache is by the strip in the
-    frame. It returns the same `Strip` object each time, which keeps what Textual caches in a strip, such as its parts.
+    Textual caches lines by position, so it frames each line again after scrolling. This cache uses the strip in the
+    frame as key. It returns the same `Strip` object each time, and so keeps what Textual caches in that object.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        # The lines of border and padding above and below the content.
         self._top = self._bottom = 0
-        # By the `id` of a strip: the strip, which is stored so that its `id` is not reused, and its framed strip.
+        # By the `id` of a strip: the strip, stored so that Python does not reuse its `id`, and its framed strip.
         self._framed: dict[int, tuple[Strip, Strip]] = {}
 
     def clear(self) -> None:
@@ -126,7 +128,7 @@ class FramedLines(StylesCache):
         render_content_line: Callable[[int], Strip],
         *rest: Any,
     ) -> Strip:
-        """Called by Textual for line `y` of the widget. Lines of the border and of the padding are not cached."""
+        """Called by Textual for line `y` of the widget. Does not cache lines of the border and of the padding."""
         settings = (size, content_size, padding, base_background, background)
         if not self._top <= y < min(size.height - self._bottom, self._top + content_size.height):
             return super().render_line(styles, y, *settings, render_content_line, *rest)
@@ -144,13 +146,13 @@ class FramedLines(StylesCache):
 
 
 class WholeCellScrollBar(ScrollBarRender):
-    """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
+    """A scrollbar of whole cells: some terminals lack the glyphs for parts of a cell."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
     @staticmethod
     def first_cell(bar: ScrollBar, position: float) -> int:
-        """Returns the first cell of the thumb of `bar` if the view is scrolled to `position`."""
+        """Returns the first cell of the thumb of `bar` if the first visible line of the view is `position`."""
         hidden_lines, bar_height = bar.window_virtual_size - bar.window_size, bar.size.height
         thumb_height = max(1, bar.window_size * bar_height / max(bar.window_virtual_size, 1))
         return int((bar_height - thumb_height) * position / hidden_lines) if hidden_lines > 0 else 0

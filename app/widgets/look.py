@@ -29,32 +29,33 @@ class Look:
     """The styles of the theme `name` (the default theme if the name is unknown), by role and by kind of token."""
 
     def __init__(self, name: str) -> None:
-        data = themes().get(name) or themes()[DEFAULT]
-        self.name = data.name
-        self.roles = {role: Style.parse(text) for role, text in data.roles.items()}
+        theme = themes().get(name) or themes()[DEFAULT]
+        self.name = theme.name
+        self.roles = {role: Style.parse(text) for role, text in theme.roles.items()}
         self.backgrounds = {
-            "": Style(bgcolor=data.colors["background"].removeprefix("ansi_")),
-            "panel": Style(bgcolor=data.colors["panel"].removeprefix("ansi_")),
+            # Textual prefixes the names of ANSI colours, Rich does not.
+            "": Style(bgcolor=theme.colors["background"].removeprefix("ansi_")),
+            "panel": Style(bgcolor=theme.colors["panel"].removeprefix("ansi_")),
             "cursor": self.roles["cursor"],
             "cursor-blurred": self.roles["cursor-blurred"],
             "linked-line": self.roles["linked-line"],
         }
-        self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
+        self.syntax = {"": self.roles["text"], **{kind: Style.parse(text) for kind, text in theme.syntax.items()}}
 
     def style(self, role: str) -> Style:
-        """The style of the role of a cell."""
-        table, _, key = role.rpartition(":")
-        return self.syntax[key] if table == "syntax" else self.roles[role]
+        """The style of a role of a `Cell`."""
+        prefix, _, kind = role.rpartition(":")
+        return self.syntax[kind] if prefix == "syntax" else self.roles[role]
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
-        """Converts `cells` to a strip of exactly `width` columns, on the background with the given name."""
+        """Converts `cells` to a strip of exactly `width` columns. `background` is a key of `backgrounds`."""
         strip = Strip([Segment(printable_text(text), self.style(role)) for text, role in cells if text])
         return self.on_background(strip.adjust_cell_length(width), background)
 
     def on_background(self, strip: Strip, background: str = "") -> Strip:
-        """Puts `strip` on a background. It is always explicit, because the default differs between terminals.
+        """Puts `strip` on a background. Also "" has a colour, because the default colour differs between terminals.
 
-        A background with a text colour of its own replaces those of the strip, which may be invisible on it.
+        If the background has a text colour, it replaces those of the strip, which may be invisible on it.
         """
         style = self.backgrounds[background]
         if style.color is None:
@@ -68,20 +69,22 @@ def look_of(theme: str) -> Look:
     return Look(theme)
 
 
-# Control characters, which would change the state of the terminal, and marks of writing direction and separators of
-# lines, which would reorder or break a line.
+# Control characters, which would change the state of the terminal; marks of writing direction, which would reorder a
+# line; and separators of lines, which would break it.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable_text(text: str) -> str:
-    """Returns `text` with each control character replaced by one that is printed: escape becomes `\u241b`."""
+    """Returns `text` with a printable character for each character of `_CONTROL`: escape becomes `\u241b`."""
     return text if text.isprintable() else _CONTROL.sub(_picture_of, text)
 
 
 def _picture_of(match: re.Match[str]) -> str:
     """Returns the Unicode picture of an ASCII control character, and U+FFFD for other characters."""
     code = ord(match[0])
-    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
 
 
 def cells_length(cells: Sequence[Cell]) -> int:
@@ -90,7 +93,7 @@ def cells_length(cells: Sequence[Cell]) -> int:
 
 
 def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
-    """Returns a line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
+    """Returns a line of `width` characters with `left` and `right` at its ends. Truncates `left` if they do not fit."""
     columns = width - cells_length(right) - 1
     gap = width - min(cells_length(left), columns) - cells_length(right)
     return [*cut_cells(left, columns), (" " * max(gap, 0), "text"), *right]
@@ -109,13 +112,13 @@ def cut_cells(cells: Cells, width: int, start: int = 0) -> Cells:
 
 
 def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
-    """Draws the matches of `pattern` in `style`, and underlined, so that they are visible without colours."""
+    """Returns `strip` with the matches of `pattern` in `style`, and underlined, to be visible without colours."""
     cuts = [offset for match in pattern.finditer(strip.text) for offset in match.span()]
     if not cuts:
         return strip
     pieces = list(strip.divide([*cuts, strip.cell_length]))
     match_style = style + Style(underline=True)
-    # The cuts are starts and ends of matches by turns, so the pieces with odd numbers are the matches.
+    # The cuts alternate between starts and ends of matches, so the pieces with odd numbers are the matches.
     for number in range(1, len(pieces), 2):
         pieces[number] = Strip([Segment(pieces[number].text, match_style)])
     return Strip.join(pieces)
@@ -138,7 +141,6 @@ class CellLine(Widget):
         self._background = background
         self._on_column_clicked = on_column_clicked
         self._cells = cells
-        # The cells that were drawn last.
         self._drawn_cells: Cells = []
 
     def render_line(self, y: int) -> Strip:
@@ -152,7 +154,7 @@ class CellLine(Widget):
                 await awaitable
 
     def update(self) -> None:
-        """Draw the line again if it is displayed and its cells have changed."""
+        """Draws the line again if it is displayed and its cells differ from those drawn last."""
         if self.display and self._cells(self.size.width) != self._drawn_cells:
             self.refresh()
 
@@ -160,23 +162,25 @@ class CellLine(Widget):
 # ---- wrapping --------------------------------------------------------------------------------------------------------
 
 
-# The indentation of the segments of a wrapped line after the first one, relative to the line, if it fits.
+# The indentation of the segments of a wrapped line after the first one, relative to the indentation of the line.
 CONTINUATION_INDENT = 4
-# A line is broken between words only if this share of the segment is filled; otherwise within a word.
+# A segment ends between words only if this share of its columns is then filled; otherwise within a word.
 MIN_FILLED_SHARE = 0.6
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """Returns the lines of `text`, wrapped to `width` characters (at least 10); its own line breaks remain."""
+    """Returns the lines of `text`, wrapped to `width` characters (at least 10). Keeps the line breaks of `text`."""
     columns = max(width, 10)
-    wrapped_lines = (textwrap.wrap(line, columns, break_on_hyphens=False) or [""] for line in text.splitlines())
-    return [piece for pieces in wrapped_lines for piece in pieces]
+    wrapped_lines: list[str] = []
+    for line in text.splitlines():
+        wrapped_lines += textwrap.wrap(line, columns, break_on_hyphens=False) or [""]
+    return wrapped_lines
 
 
 def wrap_line(line: Cells, width: int) -> list[Cells]:
     """Splits `line` into pieces of at most `width` characters, between words if possible.
 
-    All pieces after the first are indented to the second cell, unless the first cell is wider than a third of `width`.
+    All pieces after the first are indented to the second cell if the first cell takes at most a third of `width`.
     """
     indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
     ranges = _split_ranges("".join(text for text, _ in line), width, indent)
@@ -187,15 +191,19 @@ def wrap_line(line: Cells, width: int) -> list[Cells]:
 def _split_ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
     """Returns the start and the end of each piece of `text`, without the spaces at which it is split.
 
-    The first `indent` characters are not split. The pieces after the first have `indent` characters less.
+    The first `indent` characters are not split. The pieces after the first have at most `width - indent` characters.
     """
     ranges: list[tuple[int, int]] = []
     start, columns, unsplit = 0, width, indent
     while len(text) - start > columns:
         space = text.rfind(" ", start + unsplit + 1, start + columns + 1)
-        end = space if space > 0 else start + columns
-        ranges.append((start, end))
-        start, columns, unsplit = end + (space > 0), width - indent, 0
+        if space > 0:
+            ranges.append((start, space))
+            start = space + 1
+        else:
+            ranges.append((start, start + columns))
+            start += columns
+        columns, unsplit = width - indent, 0
     return [*ranges, (start, len(text))]
 
 
@@ -235,7 +243,8 @@ def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
 def _segment_end(text: str, start: int, limit: int) -> int:
     """Returns the end of the segment that starts at `start`: after the last space or comma before `limit`.
 
-    Without one in the last part of the segment, returns `limit`.
+    Without a space or comma after `MIN_FILLED_SHARE` of the segment, returns `limit`.
     """
     first_break = start + int((limit - start) * MIN_FILLED_SHARE)
-    return max(text.rfind(" ", first_break, limit), text.rfind(",", first_break, limit)) + 1 or limit
+    last_break = max(text.rfind(" ", first_break, limit), text.rfind(",", first_break, limit))
+    return last_break + 1 if last_break >= 0 else limit

@@ -29,7 +29,7 @@ from buddy.app.widgets.search import FoundLines, ViewSearch
 SERIES_ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
 # The factor by which a zoom step changes the visible range.
 ZOOM_FACTOR = 1.5
-# The width of a label on the horizontal axis and of the space after it, in cells.
+# The width of a label on the horizontal axis with the space after it, in cells.
 LABEL_WIDTH = 12
 # The margins of the vertical and the horizontal range, as a share of the range.
 _Y_MARGIN, _X_MARGIN = 0.05, 0.01
@@ -46,14 +46,15 @@ class PlainCanvas(Canvas):
 
 
 class Ticks(AxisFormatter):
-    """Places ticks at the values that `scale` selects: at most `max_ticks`, or 2 if that is less.
+    """Places at most `max_ticks` ticks (2, if that is less) at the values that `scale` selects.
 
-    The limit that textual-plot passes to `get_ticks` is ignored: it does not depend on the size of the plot.
+    Ignores the limit that textual-plot passes to `get_ticks`, which does not depend on the size of the plot.
     """
 
     def __init__(self, scale: PlotScale, max_ticks: int) -> None:
         self._scale, self._max_ticks = scale, max(max_ticks, 2)
 
+    # Textual-plot decides the names of the parameters.
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
         return self._scale.ticks(min_, max_, self._max_ticks)
 
@@ -62,7 +63,7 @@ class Ticks(AxisFormatter):
 
 
 class PlotView(PlotWidget, can_focus=False):
-    """Draws a `Plot` with a cursor on one point. `series` is the number of the series that has the cursor.
+    """Draws a `Plot` with a cursor on one point. `series` is the number, from 0, of the series that has the cursor.
 
     Points that a scale cannot draw, such as NaN, are left out. The view handles no keys: a screen calls `step`,
     `next_series`, `zoom` and `reset_zoom`. With `plain`, it draws in ASCII.
@@ -89,11 +90,15 @@ class PlotView(PlotWidget, can_focus=False):
         self.search = ViewSearch(self, self)
 
     def _set_plot(self, plot: Plot) -> None:
-        """Set the plot with its full range visible, and the cursor on the first point of a series that has points."""
+        """Sets the plot with its full range visible, and the cursor on the first point of the series `series`.
+
+        If that has no points, the cursor goes to the first series that has points.
+        """
         self.plot_data = plot
         self._x_scale, self._y_scale = scales(plot)
-        # The points of each series that the scales can draw. `_cursor` is an index of those of the current series.
+        # For each series, the points that the scales can draw.
         self._points = [visible_points(series, self._x_scale, self._y_scale) for series in plot.series]
+        # The index of the cursor's point in `_current_points`.
         self._cursor = 0
         # The visible part of the horizontal axis, `None` for all of it.
         self._visible_range: tuple[float, float] | None = None
@@ -101,19 +106,19 @@ class PlotView(PlotWidget, can_focus=False):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
     def show(self, plot: Plot) -> None:
-        """Show another plot, with the cursor on the first point of the first series that has points."""
+        """Shows another plot, with the cursor on the first point of the first series that has points."""
         self.series = 0
         self._set_plot(plot)
         self.search.repeat()
         self._update_after_move()
 
     def toggle_log(self) -> None:
-        """Switch the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
+        """Switches the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
         point, series = self.point, self.series
         self._set_plot(self.plot_data.with_log(not self.plot_data.y.log))
         self.search.repeat()
         self.series = series
-        # The scale may have removed the point; then the cursor moves to the next point that is left.
+        # A logarithmic scale cannot draw all points. If it lacks this one, the cursor moves to the next point.
         candidates = enumerate(self._current_points)
         self._cursor = next((index for index, other in candidates if point and other.number >= point.number), 0)
         self._update_after_move()
@@ -127,12 +132,12 @@ class PlotView(PlotWidget, can_focus=False):
 
     @property
     def point(self) -> PlotPoint | None:
-        """The point under the cursor."""
+        """The point under the cursor; `None` if no point is drawn."""
         return self._current_points[self._cursor] if self._cursor < len(self._current_points) else None
 
     @property
     def current_series(self) -> Series | None:
-        """The series of the point under the cursor."""
+        """The series of the point under the cursor; `None` if no point is drawn."""
         return self.plot_data.series[self.series] if self._current_points else None
 
     @property
@@ -141,19 +146,19 @@ class PlotView(PlotWidget, can_focus=False):
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
     def format_point(self, point: PlotPoint, number: int | None = None) -> tuple[str, str]:
-        """The x and y values of a point of a series (default: the current one), formatted by the axes."""
+        """The x and y values of a point of series `number` (`None`: the current series), formatted by the axes."""
         series = self.plot_data.series[self.series if number is None else number]
         names, x = self.plot_data.x.names, series.x[point.number]
         x_text = names[round(x)] if names else self.plot_data.x.format(x)
         return x_text, self.plot_data.y.format(series.y[point.number])
 
     def step(self, by: int) -> None:
-        """Move the cursor by `by` points of the series."""
+        """Moves the cursor by `by` points of the series, at most to its first or last point."""
         self._cursor = max(0, min(self._cursor + by, len(self._current_points) - 1))
         self._update_after_move()
 
     def next_series(self, by: int) -> None:
-        """Move the cursor `by` series further, to the point with the nearest x."""
+        """Moves the cursor `by` series further, wrapping around at the end, to the point with the nearest x."""
         point, drawn_series = self.point, [number for number, points in enumerate(self._points) if points]
         if point is None or len(drawn_series) < 2:
             return
@@ -163,7 +168,7 @@ class PlotView(PlotWidget, can_focus=False):
         self._update_after_move()
 
     def zoom(self, factor: float) -> None:
-        """Scale the visible range of the horizontal axis by `factor`, centered at the cursor; less than 1 zooms in."""
+        """Scales the visible range of the horizontal axis by `factor`, centered at the cursor; less than 1 zooms in."""
         low, high = self._x_range()
         middle = self.point.x if self.point else (low + high) / 2
         full_low, full_high = self._full_x_range()
@@ -172,12 +177,11 @@ class PlotView(PlotWidget, can_focus=False):
         self._draw()
 
     def reset_zoom(self) -> None:
-        """Show the full horizontal axis."""
         self._visible_range = None
         self._draw()
 
     def _update_after_move(self) -> None:
-        """Draw again, and post `Moved`. If the cursor has left the visible range, center the range at the cursor."""
+        """Draws again, and posts `Moved`. If the cursor has left the visible range, centers the range at the cursor."""
         low, high = self._x_range()
         if self._visible_range is not None and self.point is not None and not low <= self.point.x <= high:
             half = (high - low) / 2
@@ -199,7 +203,7 @@ class PlotView(PlotWidget, can_focus=False):
         return [(number, index) for number, points in enumerate(self._points) for index in range(len(points))]
 
     def _point_text(self, number: int, index: int) -> str:
-        """The name of a point, and its values."""
+        """The name of the drawn point `index` of series `number`, and its values."""
         series, point = self.plot_data.series[number], self._points[number][index]
         name = series.names[point.number] if point.number < len(series.names) else ""
         return "  ".join((name, *self.format_point(point, number)))
@@ -248,7 +252,7 @@ class PlotView(PlotWidget, can_focus=False):
         self.call_after_refresh(self._draw)
 
     def _set_bottom_margin(self) -> None:
-        """Reserve a line below the plot for tick labels, and two more for the label of the axis if it has one."""
+        """Reserves a line below the plot for tick labels, and two more for the label of the axis if it has one."""
         self.margin_bottom = 3 if self.plot_data.x.label else 1
 
     @property
@@ -262,13 +266,14 @@ class PlotView(PlotWidget, can_focus=False):
         return max(4, self.size.height - self.margin_bottom - 2)
 
     def _full_x_range(self) -> tuple[float, float]:
-        """The horizontal range, wide enough for bars and for marks at its ends."""
+        """The horizontal range of all points, with a margin for bars and marks at its ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
-        margin = 0.5 if self.plot_data.has_bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
-        return min(xs) - margin, max(xs) + margin
+        left, right = min(xs), max(xs)
+        # Bars are 1 apart.
+        margin = 0.5 if self.plot_data.has_bars or left == right else (right - left) * _X_MARGIN
+        return left - margin, right + margin
 
     def _x_range(self) -> tuple[float, float]:
-        """The visible horizontal range."""
         return self._visible_range or self._full_x_range()
 
     def _y_range(self, low: float, high: float) -> tuple[float, float]:
@@ -277,12 +282,13 @@ class PlotView(PlotWidget, can_focus=False):
         bottom, top = min(ys), max(ys)
         if self.plot_data.has_bars:
             bottom, top = min(bottom, 0.0), max(top, 0.0)
+        # If all values are equal, the margin is a share of the value; 1 if that is 0.
         margin = (top - bottom) * _Y_MARGIN or abs(top) * _Y_MARGIN or 1.0
         lower_limit = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf
         return max(bottom - margin, lower_limit), top + margin
 
     def _draw(self) -> None:
-        """Pass the visible points to textual-plot."""
+        """Passes the visible points to textual-plot."""
         if not self.is_mounted or not self.size.area:
             return
         self._set_bottom_margin()
@@ -299,17 +305,17 @@ class PlotView(PlotWidget, can_focus=False):
             self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
 
     def _render_v_line_plot(self, vline: VLinePlot) -> None:
-        """Draw the vertical line at the cursor, and the cursor's point over the line."""
+        """Draws the vertical line at the cursor, and the cursor's point over the line."""
         super()._render_v_line_plot(vline)
         if (point := self.point) is not None:
             pixel = self.get_pixel_from_coordinate(point.x, point.y)
             mark, style = self._mark(self.series), f"{self._style(self.series)} reverse"
-            # A point on the frame is not drawn: textual-plot draws ticks by changing the characters of the frame.
+            # Nothing is drawn over the frame: textual-plot draws ticks by changing the characters of the frame.
             if self._scale_rectangle.contains(*pixel):
                 self.query_one("#plot", Canvas).set_pixel(*pixel, mark, style)
 
     def _draw_series(self, number: int, points: list[PlotPoint]) -> None:
-        """Draw the points of series `number` as bars, as a line, or as marks; a line of few points also has marks."""
+        """Draws the points of series `number` as bars, as a line, or as marks; a line of few points also has marks."""
         kind, style = self.plot_data.series[number].kind, self._style(number)
         xs, ys = [point.x for point in points], [point.y for point in points]
         if not points:
@@ -326,14 +332,16 @@ class PlotView(PlotWidget, can_focus=False):
             self.scatter(xs, ys, self._mark(number), style)
 
     def _path(self, points: list[PlotPoint]) -> list[tuple[float, float]]:
-        """Positions on the line through the points, at most one cell apart: a line of dots is drawn from them."""
-        (left, right), (low, high) = self._x_range(), self._y_range(*self._x_range())
+        """The x and y values of the dots, at most one cell apart, of a dotted line through the points."""
+        left, right = self._x_range()
+        bottom, top = self._y_range(left, right)
         path = []
         for start, end in pairwise(points):
             dx, dy = end.x - start.x, end.y - start.y
-            columns, rows = dx / (right - left) * self.columns, dy / (high - low) * self._rows
-            count = max(1, min(round(max(abs(columns), abs(rows))), self.columns + self._rows))
-            fractions = [step / count for step in range(count)]
+            columns, rows = dx / (right - left) * self.columns, dy / (top - bottom) * self._rows
+            # An end far outside of the visible range must not take more dots than the plot has cells on a line.
+            dot_count = max(1, min(round(max(abs(columns), abs(rows))), self.columns + self._rows))
+            fractions = [dot / dot_count for dot in range(dot_count)]
             path += [(start.x + dx * fraction, start.y + dy * fraction) for fraction in fractions]
         return path
 
@@ -348,7 +356,6 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- the mouse -----------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the point nearest to a click."""
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return
@@ -356,11 +363,11 @@ class PlotView(PlotWidget, can_focus=False):
             self._go_to(*min(self._point_indices, key=lambda point: self._distance(point, offset.x, offset.y)))
 
     def _distance(self, series_and_index: tuple[int, int], x: int, y: int) -> int:
-        """The squared distance of a point from a cell of the plot, in cells."""
+        """The squared distance, in cells, of a drawn point from column `x` and row `y` of the plot."""
         series, index = series_and_index
         point = self._points[series][index]
-        point_x, point_y = self.get_pixel_from_coordinate(point.x, point.y)
-        return int((point_x - x) ** 2 + (point_y - y) ** 2)
+        point_column, point_row = self.get_pixel_from_coordinate(point.x, point.y)
+        return int((point_column - x) ** 2 + (point_row - y) ** 2)
 
     def on_mouse_scroll_up(self) -> None:
         self.zoom(1 / ZOOM_FACTOR)
@@ -370,12 +377,12 @@ class PlotView(PlotWidget, can_focus=False):
 
 
 def _to_ascii(text: str) -> str:
-    """Returns `text` with an ASCII character for each other character."""
+    """Returns `text` with an ASCII character in place of each other character."""
     return "".join(character if character.isascii() else _ascii_character(character) for character in text)
 
 
 def _ascii_character(character: str) -> str:
-    """Returns the ASCII replacement of a box-drawing or block character: a line, a crossing or a full cell."""
+    """Returns the ASCII replacement of a character: of a box-drawing one, a line or a crossing; of others, `#`."""
     if not "\u2500" <= character <= "\u257f":
         return "#"
     return {"━": "-", "─": "-", "═": "-", "┃": "|", "│": "|", "║": "|"}.get(character, "+")

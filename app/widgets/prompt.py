@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 # The minimum width of the input next to its title, in columns.
 MIN_INPUT_WIDTH = 48
-# The keys that end a prompt, and what they do.
+# The keys that end a prompt, each with its label.
 KEYS = (("enter", "accepts"), ("escape", "cancels"))
 
 
@@ -26,7 +26,7 @@ class StillInput(Input):
     cursor_blink = var(False, init=False)
 
     def on_resize(self) -> None:
-        """Scroll to the cursor, which `Input` does only when the cursor moves."""
+        """Scrolls to the cursor, which `Input` does only when the cursor moves."""
         self.scroll_to_region(Region(self._cursor_offset, 0, width=1, height=1), force=True, animate=False)
 
 
@@ -60,7 +60,7 @@ class Prompt(Horizontal):
         self.title = ""
         self._use_answer: Callable[[str], object] | None = None
         self._watcher: PromptWatcher | None = None
-        # The text that the watcher knows: the initial one, or the one it was called with last.
+        # The initial text, or the one that was passed to the watcher last.
         self._watched_text = ""
         self._previous_focus: Widget | None = None
 
@@ -72,13 +72,12 @@ class Prompt(Horizontal):
     def ask(
         self, title: str, initial: str, use_answer: Callable[[str], object], watcher: PromptWatcher | None = None
     ) -> None:
-        """Show the prompt with the text `initial`; when the user accepts, call `use_answer` with the text.
+        """Shows the prompt with the text `initial`; when the user accepts, calls `use_answer` with the text.
 
-        `watcher` is called while the user types. With it, `show_note` can show a note at the right end.
+        `watcher` is called while the user types. Only with a watcher, there is place for a note (`show_note`).
         """
         self._use_answer, self._watcher, self._watched_text = use_answer, watcher, initial
-        # The width of the note is reserved from the start: an input that becomes narrower does not scroll to its
-        # cursor.
+        # This class reserves the width of the note: if the input became narrower later, its cursor could leave it.
         self.set_class(watcher is not None, "-noted")
         if not self.display:
             self._previous_focus = self.screen.focused
@@ -90,19 +89,20 @@ class Prompt(Horizontal):
         field.value = initial
         field.cursor_position = len(initial)
         self.display = True
-        # Not `focus`, which moves the focus later: the next key belongs to the prompt.
+        # The next key belongs to the prompt, and `field.focus` would move the focus only later.
         self.screen.set_focus(field)
         self.post_message(self.Toggled())
 
     def _place_title(self) -> None:
-        """Put the title above the input if it would leave less than `MIN_INPUT_WIDTH` columns for it."""
-        self.set_class(len(self.title) + 3 + MIN_INPUT_WIDTH > self.app.size.width, "-stacked")
+        """Puts the title above the input if less than `MIN_INPUT_WIDTH` columns are left next to the title."""
+        title_width = len(f" {self.title}: ")
+        self.set_class(title_width + MIN_INPUT_WIDTH > self.app.size.width, "-stacked")
 
     def on_resize(self) -> None:
         self._place_title()
 
     def show_note(self, text: str) -> None:
-        """Show `text` at the right end of the prompt; "" removes it."""
+        """Shows `text` at the right end of the prompt; "" removes it."""
         self.query_one("#prompt-note", Static).update(f" {text} " if text else "")
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -137,7 +137,7 @@ class Prompt(Horizontal):
         self.post_message(self.Toggled())
 
     async def press(self, key: str) -> None:
-        """Accept or cancel, depending on `key`, which is one of `KEYS`."""
+        """Accepts or cancels, depending on `key`, which is one of `KEYS`."""
         if key == "escape":
             self.action_cancel()
         else:

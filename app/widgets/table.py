@@ -20,10 +20,10 @@ class Column(Generic[Row]):
     """A column of a table, shown if the view has at least `min_width` cells. Columns of `width` 0 share the rest.
 
     `cell` returns the text and the role of a row in the column. With `right_aligned`, texts are aligned at the right
-    end. With `keeps_end`, texts that are too long lose their start instead of their end.
+    end. With `keeps_end`, texts that are too long are truncated at the start instead of the end.
 
-    Rows are sorted by `key`, which returns `None` for a row without a value; without `key`, by the text of the cells,
-    whose digits count as numbers. The first sort of a right-aligned column starts with the greatest value, unless
+    Rows are sorted by `key`, which returns `None` for a row without a value. Without `key`, they are sorted by the
+    text of the cells, whose digits count as numbers. The first sort of a right-aligned column is descending, unless
     `starts_ascending` is set.
     """
 
@@ -52,15 +52,15 @@ class Column(Generic[Row]):
 def _natural_key(text: str) -> list[tuple[int, str]] | None:
     """Returns a key that orders texts by their lower-case letters and the values of their numbers; `None` for ""."""
     pieces = re.split(r"([0-9]+)", text.strip().lower())
+    # -1 puts text before numbers.
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece] or None
 
 
 class ColumnSort(Generic[Row]):
     """The order of the rows of a table.
 
-    `chosen` is the column that is highlighted in the head, by which the sort key sorts; `sorted_by` is the column by
-    which the rows are sorted now. Both are names of columns, "" for none. The methods take the columns that are
-    visible now.
+    `chosen` is the column that is highlighted in the head, by which the next press of the sort key sorts. `sorted_by`
+    is the column by which the rows are sorted now. Both are names of columns, "" for none.
     """
 
     def __init__(self) -> None:
@@ -68,19 +68,20 @@ class ColumnSort(Generic[Row]):
         self.descending = False
 
     def move_choice(self, columns: Sequence[Column[Row]], offset: int) -> None:
-        """Choose the column `offset` columns to the right of the chosen one; the first column if none is chosen."""
+        """Chooses the visible column `offset` columns to the right of the chosen one; the first if none is chosen."""
         names = [column.name for column in columns if column.name]
         index = names.index(self.chosen) + offset if self.chosen in names else 0
         self.chosen = names[max(0, min(index, len(names) - 1))] if names else ""
 
     def sort_by(self, columns: Sequence[Column[Row]], name: str) -> None:
-        """Sort by a column; if the rows are sorted by it, reverse them, and then go back to their initial order."""
+        """Sorts by the column `name`. The second call reverses the order, the third restores the initial order."""
         column = next((column for column in columns if column.name == name), None)
         if column is None:
             return
         starts_descending = column.right_aligned and not column.starts_ascending
         if self.sorted_by != name:
-            self.chosen, self.sorted_by, self.descending = name, name, starts_descending
+            self.chosen = self.sorted_by = name
+            self.descending = starts_descending
         elif self.descending == starts_descending:
             self.descending = not self.descending
         else:
@@ -98,7 +99,7 @@ class ColumnSort(Generic[Row]):
         return [row for _, row in (*with_value, *without_value)]
 
     def title_cell(self, column: Column[Row], width: int, glyphs: formatting.Glyphs) -> Cell:
-        """The title of a column, with an arrow if the rows are sorted by it. That of the chosen one is highlighted."""
+        """The title of a column, with an arrow if the rows are sorted by it, and highlighted if it is chosen."""
         is_sorted = bool(column.name) and column.name == self.sorted_by
         arrow = (glyphs.descending if self.descending else glyphs.ascending) if is_sorted else ""
         title = formatting.clip(column.title, width - len(arrow), glyphs) + arrow
@@ -119,13 +120,14 @@ def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
     widths = []
     for column in columns:
         widths.append(column.width or share + remainder)
-        # The first flexible column gets the remainder.
-        remainder = remainder if column.width else 0
+        if not column.width:
+            # The first flexible column has got the remainder.
+            remainder = 0
     return widths
 
 
 def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """Returns the cells of a row, `width` characters in total."""
+    """Returns the cells of a row in `columns`, `width` characters in total."""
     cells: Cells = []
     for column, column_width in zip(columns, widths_at(columns, width), strict=True):
         text, role = column.cell(row)
@@ -134,7 +136,7 @@ def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: form
 
 
 def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs, order: ColumnSort[Row]) -> Cells:
-    """Returns the titles of the columns, marked with the order of the rows."""
+    """Returns the titles of the columns, `width` characters in total, with an arrow at the one that sorts the rows."""
     cells: Cells = []
     for column, column_width in zip(columns, widths_at(columns, width), strict=True):
         cells += [order.title_cell(column, column_width, glyphs), (" ", "dim")]
@@ -152,15 +154,15 @@ def column_at(columns: Sequence[Column[Row]], width: int, x: int) -> Column[Row]
 
 
 def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs) -> str:
-    """Clips or pads `text` to `width` characters."""
+    """Returns `text` clipped or padded to `width` characters."""
     clipped = (formatting.clip_start if column.keeps_end else formatting.clip)(text, width, glyphs)
     return clipped.rjust(width) if column.right_aligned else clipped.ljust(width)
 
 
 class TableView(CursorView, Generic[Row]):
-    """A view whose rows are a table; a subclass sets `rows` and `_columns`.
+    """A view whose rows are a table. A subclass sets `rows` and `_columns`.
 
-    The first column of the screen marks the row of the cursor; the table has the other columns.
+    The first cell of a line marks the row of the cursor. The table takes the other cells.
     """
 
     rows: list[Row]
@@ -190,15 +192,13 @@ class TableView(CursorView, Generic[Row]):
     # ---- sorting -------------------------------------------------------------------------------------------------
 
     def sort_rows(self) -> None:
-        """Put the rows in the order `order`, and draw the table."""
+        """Sorts `rows` by `order`, and draws the table."""
         raise NotImplementedError
 
     def column_left(self) -> None:
-        """Choose the column to the left of the chosen one."""
         self._move_chosen_column(-1)
 
     def column_right(self) -> None:
-        """Choose the column to the right of the chosen one."""
         self._move_chosen_column(1)
 
     def _move_chosen_column(self, offset: int) -> None:
@@ -206,7 +206,7 @@ class TableView(CursorView, Generic[Row]):
         self.refresh_edges()
 
     def sort_by_column(self) -> None:
-        """Sort by the chosen column. The next call reverses the order, one more restores the initial order."""
+        """Sorts by the chosen column. The next call reverses the order, one more restores the initial order."""
         if not self.order.chosen:
             self.column_right()
         self.order.sort_by(self._columns, self.order.chosen)
@@ -220,5 +220,5 @@ class TableView(CursorView, Generic[Row]):
 
 
 def cells_text(columns: Sequence[Column[Row]], row: Row) -> str:
-    """Returns the text of a row in all columns, also in hidden ones, for searches."""
+    """Returns the text of a row in all columns, including hidden ones, for searches."""
     return "  ".join(filter(None, (column.cell(row)[0] for column in columns)))

@@ -62,7 +62,7 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
             * next(
                 n
                 for n, row in enumerate(tree._rows)
-                if row.flame.name == "addmm.0" and row.flame.node.startswith("down")
+                if row.entry.name == "addmm.0" and row.entry.node.startswith("down")
             )
         )
         assert tree.node
