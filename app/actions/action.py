@@ -26,14 +26,14 @@ PANE_TITLES: dict[Pane, str] = {
 # Returns the reason why an action is disabled in a situation; empty if it is enabled.
 Precondition = Callable[["Situation"], str]
 
-# All actions by id. `buddy.app.actions` fills it: it imports the modules that define them, and these import this one.
+# All actions by id. `buddy.app.actions` fills it, because the modules that define actions import this one.
 BY_ID: dict[str, Action] = {}
 # The keys that the user's settings assign, by action id.
 _user_keys: dict[str, tuple[str, ...]] = {}
 
 
 def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
-    """Assign `keys` to the actions with these ids, and restore the default keys of all others."""
+    """Assigns `keys` to the actions with these ids, and restores the default keys of all others."""
     _user_keys.clear()
     _user_keys.update(keys)
 
@@ -206,7 +206,7 @@ def needs_switchable_node(s: Situation) -> str:
     if s.n_picked > 1:
         return needs_captured(s) or _needs_our_lowerings(s)
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
+    if reason or s.node is None or s.assignment is None:  # an empty reason implies that both are set
         return reason
     only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
     return f"no registry lowers {s.node.target}, so it runs in eager mode" if only_eager else ""
@@ -214,7 +214,7 @@ def needs_switchable_node(s: Situation) -> str:
 
 def needs_lowering(s: Situation) -> str:
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
+    if reason or s.node is None or s.assignment is None:  # an empty reason implies that both are set
         return reason
     return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
 

@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
-    """Exit with code 2 if options cannot be combined."""
+    """Exits with code 2 if options cannot be combined."""
     if options.action and options.file is None:
         parser.error(f"{options.action} needs the FILE of the archive")
     if options.action and options.clear:
@@ -88,27 +88,27 @@ def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:
-    """Print the folder of the cache, its limit, and what each of its parts has. Returns the exit code."""
-    contents = disk_cache.count_files()
+    """Prints the folder, the limit and the size of each cache. Returns the exit code."""
+    counts = disk_cache.count_files()
     if options.json:
-        caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
         summary = {
             "folder": str(disk_cache.folder()),
             "problem": disk_cache.find_problem(),
             "limit": disk_cache.DEFAULT_LIMIT_BYTES,
+            "caches": _counts_json(counts),
         }
-        print(json.dumps({**summary, "caches": caches}, indent=2))
+        print(json.dumps(summary, indent=2))
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
     problem = disk_cache.find_problem()
     if problem:
         console.note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
-    _print_table(contents)
+    _print_table(counts)
     return 0
 
 
 def _print_table(counts: dict[str, tuple[int, int]]) -> None:
-    """Print the number of files and of bytes of each cache, which `counts` has by the cache's name."""
+    """Prints `counts`: the number of files and the number of bytes of each cache, by the cache's name."""
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in counts.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
 
@@ -117,7 +117,7 @@ def _print_table(counts: dict[str, tuple[int, int]]) -> None:
 
 
 def _export(options: argparse.Namespace, console: Console) -> int:
-    """Write the archive, with the code that the programs of `--program` need, or all. Returns the exit code.
+    """Writes an archive with the code that the programs of `--program` need, or with all code. Returns the exit code.
 
     Raises `ArchiveError`.
     """
@@ -166,7 +166,7 @@ def _empty_cache() -> Iterator[None]:
 
 
 def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:
-    """Compile all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
+    """Compiles all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
     for program in programs:
         code = _compile_program(program, plain, console)
         if code:
@@ -175,7 +175,7 @@ def _compile_programs(programs: Sequence[str], plain: bool, console: Console) ->
 
 
 def _compile_program(program: str, plain: bool, console: Console) -> int:
-    """Compile all graphs of `program`, a value of `--program`. Returns the exit code."""
+    """Compiles all graphs of `program`, a value of `--program`. Returns the exit code."""
     try:
         words = shlex.split(program)
     except ValueError as error:
@@ -204,7 +204,7 @@ def _compile_program(program: str, plain: bool, console: Console) -> int:
 
 
 def _import(options: argparse.Namespace, console: Console) -> int:
-    """Add the archive to the cache. Returns the exit code: a failure if all is rejected. Raises `ArchiveError`."""
+    """Adds the archive to the cache. Returns the exit code: a failure if nothing is added. Raises `ArchiveError`."""
     trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
     contents = cache_archive.read(options.file, trust)
     result = cache_archive.store(contents)

@@ -93,7 +93,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compare two stages, or the stages of two recipes, and print the differences. Returns the exit code."""
+    """Compares two stages, or the stages of two recipes, and prints the differences. Returns the exit code."""
     files = [str(path) for path in options.recipe]
     first_file = files[0] if files else ""
     second_file = files[1] if len(files) > 1 else ""
@@ -209,7 +209,7 @@ def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
 
 
 def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
-    """Print the differences as JSON, as a table with a row for each stage, or the only one as a unified diff."""
+    """Prints the differences as JSON, as a table with a row for each stage, or the only one as a unified diff."""
     diff_mode = "structural" if options.structural else "line"
     if options.json:
         print(json.dumps({"how": diff_mode, "stages": list(map(_difference_json, differences))}))

@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Dump the selected graphs. Returns the largest of their exit codes."""
+    """Dumps the selected graphs. Returns the largest of their exit codes."""
     recipes = await engine.open_program(options, script)
     if not options.all and len(recipes) > 1:
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
@@ -65,7 +65,7 @@ async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str
 
 
 async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> int:
-    """Print the table of a graph's nodes and how each is lowered. Returns the exit code."""
+    """Prints the table of a graph's nodes and how each is lowered. Returns the exit code."""
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
@@ -78,7 +78,7 @@ async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> i
 
 
 async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several_graphs: bool) -> int:
-    """Dump the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
+    """Dumps the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
     code = 0
     try:
         stages = (await engine.compile(recipe)).ordered()
@@ -104,7 +104,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
 
 
 async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
-    """Write each stage to a file in `folder`, which is created. Raises `UsageError`."""
+    """Writes each stage to a file in `folder`, which is created. Raises `UsageError`."""
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for stage in stages:

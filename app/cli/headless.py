@@ -96,7 +96,7 @@ class CollectedCompilation:
     report: RunReport | None = None
 
     def add(self, frame: Frame) -> None:
-        """Add the result that a frame has."""
+        """Adds the result that a frame has."""
         if isinstance(frame, StageDone):
             self.stages[frame.stage.index] = frame.stage
         elif isinstance(frame, Assigned):
@@ -125,7 +125,7 @@ class _CaptureWatch:
         self.timed_out = False
 
     def handle(self, frame: Frame) -> None:
-        """Take the answer, and start the timer when the script starts."""
+        """Takes the answer, and starts the timer when the script starts."""
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
@@ -160,7 +160,7 @@ class Headless:
         self.times = PartTimes()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
-        """Open the source. Returns the recipes of the graphs that the options select.
+        """Opens the source. Returns the recipes of the graphs that the options select.
 
         Raises `UsageError`, and `Failure` if the program cannot be captured.
         """
@@ -221,7 +221,7 @@ class Headless:
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Open the source. Returns the recipe of the graph of `--graph`; without it, of the first that has all `nodes`.
+        """Opens the source. Returns the recipe of the graph of `--graph`; without it, of the first that has all `nodes`.
 
         If no graph has them, that is the first graph. If the program has several graphs, a note names the selected one.
         Raises like `open_program`.
@@ -237,14 +237,14 @@ class Headless:
         return all(self.graphs[graph].nodes_named(node) for node in nodes)
 
     async def compile(self, recipe: Recipe) -> CollectedCompilation:
-        """Compile `recipe`. Returns all stages. Raises `Failure`."""
+        """Compiles `recipe`. Returns all stages. Raises `Failure`."""
         return await self._collect(Compile(self.client.new_request_id(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False,
         runtimes: tuple[str, ...] = (), mark: Mark = "auto", stages: bool = True,
     ) -> CollectedCompilation:  # fmt: skip
-        """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`.
+        """Compiles and runs `recipe`. Returns all stages and the report. Raises `Failure`.
 
         Without `stages`, those after `fx` may be missing.
         """
@@ -262,14 +262,14 @@ class Headless:
         return await self._collect(frame)
 
     async def request(self, frame: Request[Answer]) -> Answer:
-        """Send `frame` and show its progress. Returns the answer. Raises `Failure`."""
+        """Sends `frame` and shows its progress. Returns the answer. Raises `Failure`."""
         frames: list[Any] = []
         await self._follow(frame, frames.append)
         answer: Answer = frames[-1]
         return answer
 
     async def _open(self, frame: Open, timeout: float) -> Captured:
-        """Send `frame`. Returns the answer. Raises `Failure`, also if the script runs longer than `timeout` seconds."""
+        """Sends `frame`. Returns the answer. Raises `Failure`, also if the script runs longer than `timeout` seconds."""
         watch = _CaptureWatch(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
             await self._follow(frame, watch.handle)
@@ -285,7 +285,7 @@ class Headless:
         return watch.captured
 
     async def _collect(self, frame: Request[Frame]) -> CollectedCompilation:
-        """Send `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
+        """Sends `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
 
         Raises `Failure`, also if a step of the compilation exceeds its time limit; the run that follows has its own.
         """
@@ -312,7 +312,7 @@ class Headless:
         handle: Callable[[Frame], None],
         step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Send `request`, show progress and output, and call `handle` with each other frame, up to the answer.
+        """Sends `request`, shows progress and output, and calls `handle` with each other frame, up to the answer.
 
         Raises `Failure` if the request fails. After the first progress frame, also if no frame arrives for
         `step_limit()` seconds: then the request is cancelled, and the error names the step, which is the last progress.
@@ -353,7 +353,7 @@ def run_with_engine(
     verb: Callable[[Headless], Awaitable[int]],
     failure_code: int = FAILURE,
 ) -> int:
-    """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
+    """Starts an engine, calls `verb` with a client of it, and stops it. Returns the exit code.
 
     A failure is printed, and its exit code is `failure_code`. Modules that only an engine needs are imported here,
     after the command line has been checked.
@@ -382,7 +382,7 @@ Verb = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
 def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, data_with_json: bool = False) -> int:
-    """Parse `words`, start an engine, and call `verb`. Returns the exit code, like `run_with_engine`.
+    """Parses `words`, starts an engine, and calls `verb`. Returns the exit code, like `run_with_engine`.
 
     The script's output goes to stderr, because stdout is for data; with `data_with_json`, only if `--json` is given.
     """
@@ -412,7 +412,7 @@ async def _run_with_client(
 
 @contextmanager
 def reporting_write_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` in this block into a `UsageError` that names `path`."""
+    """Turns an `OSError` in this block into a `UsageError` that names `path`."""
     try:
         yield
     except OSError as error:
@@ -420,7 +420,7 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
 
 
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
-    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths.
+    """Writes the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths.
 
     Raises `UsageError` if a file cannot be written.
     """

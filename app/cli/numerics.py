@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compare the graphs one after another. A failure does not stop the others."""
+    """Compares the graphs one after another. A failure does not stop the others."""
     results: list[dict[str, Any]] = []
     for recipe in await engine.open_program(options, script):
         try:
@@ -72,7 +72,7 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
 async def _compare_graph(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, script_path: Path | None
 ) -> dict[str, object]:
-    """Compare one graph and print the report. Returns it as JSON. Raises `Failure`.
+    """Compares one graph and prints the report. Returns it as JSON. Raises `Failure`.
 
     If a node is out of tolerance and there is a `script_path`, writes the first such node there.
     """
@@ -92,7 +92,7 @@ async def _compare_graph(
 async def _compare_nodes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, own_errors: bool, every: bool | None = None
 ) -> NumericsReport:
-    """Compare every node with the reference.
+    """Compares every node with the reference.
 
     `own_errors` and `every` are as in `CompareNodes`; `None` means `--every`.
     """
@@ -103,7 +103,7 @@ async def _compare_nodes(
 
 
 async def _save_node(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
-    """Write the node as a script, with a `.npz` of the inputs that it has in eager. Returns both paths."""
+    """Writes the node as a script, with a `.npz` of the inputs that it has in eager. Returns both paths."""
     client = engine.client
     extracted = await client.request(Extract(0, recipe, (node,)))
     return await save_script(engine, replace(recipe, graph=extracted.graph), path)

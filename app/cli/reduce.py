@@ -77,7 +77,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    """Reduce the module, and write the result. Returns the exit code.
+    """Reduces the module, and writes the result. Returns the exit code.
 
     Raises `UsageError`, `ToolError`, and `ReductionError` if the module does not show the failure.
     """
@@ -104,7 +104,7 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
 
 
 def _check_output(output: Path, source: Path) -> None:
-    """Raise `UsageError` if `output` cannot be written: a reduction may take long, so this is checked before it."""
+    """Raises `UsageError` if `output` cannot be written: a reduction may take long, so this is checked before it."""
     if output.resolve() == source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
     if output.is_dir():
@@ -116,7 +116,7 @@ def _check_output(output: Path, source: Path) -> None:
 
 
 def _run_to_end(reduction: Reduction) -> int:
-    """Run the reduction up to its end or `ctrl+c`. Returns the exit code."""
+    """Runs the reduction up to its end or `ctrl+c`. Returns the exit code."""
     try:
         reduction.run()
     except KeyboardInterrupt:
@@ -210,7 +210,7 @@ def _form_text(progress: ReductionProgress) -> str:
 
 
 def _write_files(output: Path, reduction: Reduction) -> Path:
-    """Write the reduced module to `output`, and the script that shows the failure. Returns the script's path."""
+    """Writes the reduced module to `output`, and the script that shows the failure. Returns the script's path."""
     output.write_text(reduction.best, encoding="utf-8")
     script = output.with_name(f"{output.name}.sh")
     script.write_text(reproduction_script(reduction.failure, output), encoding="utf-8")
@@ -219,7 +219,7 @@ def _write_files(output: Path, reduction: Reduction) -> Path:
 
 
 def _report(options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console) -> None:
-    """Print the sizes, the number of tests, and the paths of the reduced module and the script."""
+    """Prints the sizes, the number of tests, and the paths of the reduced module and the script."""
     state = reduction.progress
     if options.json:
         summary = {
@@ -242,7 +242,7 @@ def _report(options: argparse.Namespace, reduction: Reduction, output: Path, scr
 
 
 def bisect_dump(options: argparse.Namespace, flags: Sequence[str]) -> int:
-    """Search the dump `options.source`; `flags` are for the user's mlir-opt. Returns the exit code."""
+    """Searches the dump `options.source`; `flags` are for the user's mlir-opt. Returns the exit code."""
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _bisect_dump(options, flags, console)

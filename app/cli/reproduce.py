@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compile and run the graph, and write the folder. Returns the exit code: a failure if the run failed."""
+    """Compiles and runs the graph, and writes the folder. Returns the exit code: a failure if the run failed."""
     recipe = await engine.open_graph(options, script)
     client, inputs = engine.client, inputs_of(options)
     functions = EngineFunctions(

@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Write the report on the selected graphs.
+    """Writes the report on the selected graphs.
 
     If a graph fails, the report contains its error. Returns the exit code, which is then `FAILURE`.
     """
@@ -77,7 +77,7 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
 async def _collect_graph(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, inputs: InputChoice
 ) -> SharedGraph:
-    """Compile a graph, run it on `inputs`, and measure what the options ask for."""
+    """Compiles a graph, runs it on `inputs`, and measures what the options ask for."""
     problem: Diagnostic | None = None
     try:
         compilation = await engine.compile(recipe)

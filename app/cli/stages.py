@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_stages(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Print the stages of each graph; of one that fails, those before the failure. Returns the exit code."""
+    """Prints the stages of each graph; of one that fails, those before the failure. Returns the exit code."""
     code, graphs = 0, []
     for recipe in await engine.open_program(options, script):
         try:

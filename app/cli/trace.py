@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Trace what the options select in each graph, and print it. Returns the exit code. Raises `UsageError`."""
+    """Traces what the options select in each graph, and prints it. Returns the exit code. Raises `UsageError`."""
     if options.beside and options.coverage:
         raise UsageError("--beside cannot be combined with --coverage: omit one of them")
     if options.beside and not options.selector:
@@ -93,7 +93,7 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
 
 
 async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tuple[tuple[Stage, ...], str]:
-    """Compile `recipe`. Returns its stages, and an empty string.
+    """Compiles `recipe`. Returns its stages, and an empty string.
 
     If the compilation fails, prints the error of `subject`, and returns the stages up to the failure and the error.
     """
@@ -107,7 +107,7 @@ async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tup
 async def _compare_pipelines(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo
 ) -> _TwoPipelines:
-    """Trace the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
+    """Traces the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
     rows = find_nodes(info, options.selector)
     if not rows:
         raise UsageError(_unknown_node_error(options.selector, recipe))
@@ -128,7 +128,7 @@ async def _compare_pipelines(
 async def _trace_selector(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
 ) -> _Coverage | _NodeLines | _LineNodes:
-    """Trace what the selector names. Returns the coverage, the lines of nodes, or the nodes of lines.
+    """Traces what the selector names. Returns the coverage, the lines of nodes, or the nodes of lines.
 
     Raises `UsageError`.
     """
@@ -172,7 +172,7 @@ def _comes_from_line(row: NodeRow, path: str, line: int) -> bool:
 
 
 async def _trace_nodes(engine: Headless, stages: Sequence[Stage], rows: Sequence[NodeRow]) -> _NodeLines:
-    """Find the lines of nodes in each stage."""
+    """Finds the lines of nodes in each stage."""
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
     traced_nodes = []
     for row in rows:

@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _preview_passes(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Run each pass on the stage, and print what it changes. Returns the exit code. Raises `UsageError`."""
+    """Runs each pass on the stage, and prints what it changes. Returns the exit code. Raises `UsageError`."""
     recipe = await engine.open_graph(options, script)
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":

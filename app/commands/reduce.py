@@ -60,7 +60,7 @@ class ReduceCommands:
         self._stop = threading.Event()
 
     def reduce(self) -> None:
-        """Ask which failure to keep: that of the failed pass, or that of a command on the shown stage."""
+        """Asks which failure to keep: that of the failed pass, or that of a command on the shown stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         if not self._job.may_begin():
@@ -87,7 +87,7 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), use_choice)
 
     def bisect_dump(self) -> None:
-        """Ask for a command, and find the first stage of the shown graph of a dump on which it fails."""
+        """Asks for a command, and finds the first stage of the shown graph of a dump on which it fails."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.compiler.importers.dumps.records import ALL_STAGES
 
@@ -106,7 +106,7 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), use_choice)
 
     async def _bisect_dump(self, source: str, graph: str, failure: Failure) -> None:
-        """Bisect a dump in a thread, and show the result. An empty `graph` stands for all stages."""
+        """Bisects a dump in a thread, and shows the result. An empty `graph` stands for all stages."""
         from buddy.compiler.tools.dumps.bisecting import BisectionError
 
         loop, self._stop = asyncio.get_running_loop(), threading.Event()
@@ -136,7 +136,7 @@ class ReduceCommands:
             stop.set()
 
     def stop(self) -> None:
-        """Stop the running reduction or bisection, if any. A reduction keeps its smallest module."""
+        """Stops the running reduction or bisection, if any. A reduction keeps its smallest module."""
         self._stop.set()
 
     # ---- failures ------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ReduceCommands:
         return Failure(kind, tuple(command), os.getcwd(), forks=True)
 
     def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
-        """Ask for the command of the chosen kind of failure, if one was chosen, and call `use` with the failure."""
+        """Asks for the command of the chosen kind of failure, if one was chosen, and calls `use` with the failure."""
         kind = next((kind for kind, _, _ in _FAILURE_CHOICES if kind == answer), None)
         if kind is None:
             return
@@ -182,7 +182,7 @@ class ReduceCommands:
     # ---- the job -------------------------------------------------------------------------------------------------
 
     async def _reduce(self, text: str, failure: Failure) -> None:
-        """Reduce the module whose text has the hash `text`, in a thread, and show the result."""
+        """Reduces the module whose text has the hash `text`, in a thread, and shows the result."""
         module = await self._context.queries.fetch_text(text)
         if module is None:
             return
@@ -207,7 +207,7 @@ class ReduceCommands:
         self._show(reduction)
 
     def _show(self, reduction: Reduction) -> None:
-        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, also if it is shown again from the log after a later one."""
         self._context.results.show(_result(reduction), partial(self._use_answer, reduction))
 
     def _use_answer(self, reduction: Reduction, action: str) -> None:
@@ -215,7 +215,7 @@ class ReduceCommands:
             self._context.dialogs.ask("write the reduced module to", "reduced.mlir", partial(self._save, reduction))
 
     def _save(self, reduction: Reduction, typed: str) -> None:
-        """Write the reduced module to the typed path. Asks before it overwrites a file."""
+        """Writes the reduced module to the typed path. Asks before it overwrites a file."""
 
         def question(path: Path) -> str:
             return f"{path} already exists. Overwrite?" if path.exists() else ""
@@ -223,7 +223,7 @@ class ReduceCommands:
         self._context.files.use_path(typed, lambda path, _confirmed: self._write(path, reduction), question)
 
     def _write(self, path: Path, reduction: Reduction) -> None:
-        """Write the reduced module to `path`, and the script that shows the failure next to it."""
+        """Writes the reduced module to `path`, and the script that shows the failure next to it."""
         script = path.with_name(f"{path.name}.sh")
         try:
             write_text_atomically(path, reduction.best)
@@ -236,11 +236,11 @@ class ReduceCommands:
 
 
 def _ignore_answer(_answer: object) -> None:
-    """Do nothing: the result of a bisected dump has no entries to choose."""
+    """Does nothing: the result of a bisected dump has no entries to choose."""
 
 
 def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str], object]) -> FirstFailure:
-    """Search a dump in this thread. Raises `BisectionError`, `OSError`, and `_Stopped` if `show` does."""
+    """Searches a dump in this thread. Raises `BisectionError`, `OSError`, and `_Stopped` if `show` does."""
     from buddy.compiler.tools.dumps.bisecting import StageBisection, read_dump, stages_to_test
 
     dump = read_dump(path, show)
@@ -248,7 +248,7 @@ def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str
 
 
 def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:
-    """Reduce `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
+    """Reduces `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
 
     def report(state: ReductionProgress) -> None:
         show(f"reducing {state.original} -> {state.current} {state.unit}, {state.tests} tests: {state.step}")
@@ -297,9 +297,9 @@ class BisectCommands:
         self.job = context.jobs.single_job("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     def bisect(self) -> None:
-        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection.
+        """Shows the latest result, of any graph. Before the first one, asks what is wrong and starts a bisection.
 
-        For a dump, ask for a command that shows the failure.
+        For a dump, asks for a command that shows the failure.
         """
         if self._context.workspace.recipe.is_dump:
             self._reduce.bisect_dump()
@@ -316,7 +316,7 @@ class BisectCommands:
         return any(bisection.info is graph for graph in self._context.state.graphs)
 
     def _show(self, bisection: _Bisection) -> None:
-        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, also if it is shown again from the log after a later one."""
         self._context.results.show(bisection_result(bisection.result), partial(self._use_answer, bisection))
 
     def _ask_criterion(self) -> None:
@@ -326,7 +326,7 @@ class BisectCommands:
         self._context.dialogs.open(PickerScreen("What is wrong?", choices), self._ask_limits)
 
     def _ask_limits(self, kind: str | None) -> None:
-        """Ask for the tolerance multiplier or minimum speedup, and for the time limit of each step of a trial."""
+        """Asks for the tolerance multiplier or minimum speedup, and for the time limit of each step of a trial."""
         if kind is None:
             return
         defaults = Criterion()
@@ -342,7 +342,7 @@ class BisectCommands:
         )
 
     def _begin_bisection(self, kind: str, text: str) -> None:
-        """Start a bisection for the chosen kind of fault, with the limits in `text`."""
+        """Starts a bisection for the chosen kind of fault, with the limits in `text`."""
         try:
             criterion = parse_criterion(kind, text)
         except ValueError as error:
@@ -351,7 +351,7 @@ class BisectCommands:
         self.job.begin(self._bisect, self._context.workspace.recipe, criterion)
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
-        """Wait for the engine's bisection, and show the result."""
+        """Waits for the engine's bisection, and shows the result."""
         show_progress = self._context.jobs.progress_callback(
             lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
@@ -366,7 +366,7 @@ class BisectCommands:
         self._show(self._latest)
 
     def _use_answer(self, bisection: _Bisection, action: str) -> None:
-        """Do what the user chooses in the result: use the recipe, save it, or bisect again."""
+        """Does what the user chooses in the result: uses the recipe, saves it, or bisects again."""
         if not self._is_current(bisection):
             self._context.say("the program was opened again: the result of the bisection is out of date")
             return
@@ -382,7 +382,7 @@ class BisectCommands:
             self._ask_criterion()
 
     def _save_result(self, result: BisectionResult, text: str) -> None:
-        """Write the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
+        """Writes the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
 
         def question(folder: Path) -> str:
             existing = [name for name in bisection_texts(result) if (folder / name).exists()]

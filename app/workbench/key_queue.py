@@ -49,7 +49,7 @@ class _Passage(NamedTuple):
     pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
 
     async def go_on(self) -> None:
-        """Pass through the remaining queues."""
+        """Passes through the remaining queues."""
         await self.pass_through(self.remaining, self.generation)
 
 
@@ -79,11 +79,11 @@ class KeyQueue:
         self._time_limit: asyncio.TimerHandle | None = None
 
     def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
-        """Wait for other jobs, and show messages by `say`, after another program was opened."""
+        """Waits for other jobs, and shows messages by `say`, after another program was opened."""
         self._jobs, self._say = jobs, say
 
     async def take(self, event: events.Key | events.Paste) -> None:
-        """Deliver a key or a paste now, or after the effects of the previous ones.
+        """Delivers a key or a paste now, or after the effects of the previous ones.
 
         A cancel key first cancels the job that the waiting keys wait for, and drops them.
         """
@@ -96,7 +96,7 @@ class KeyQueue:
             await self._deliver_next()
 
     async def _deliver_next(self, waited: float = 0.0) -> None:
-        """Deliver the first event that waits, unless a job is about to open the screen that it is meant for.
+        """Delivers the first event that waits, unless a job is about to open the screen that it is meant for.
 
         Then checks again later. `waited` is how many seconds it has waited for that screen.
         """
@@ -133,12 +133,12 @@ class KeyQueue:
         return typed and isinstance(app.focused, Input | TextArea)
 
     def _limit_time(self) -> None:
-        """Give up waiting for the effects of the current key after `DELIVERY_SECONDS`."""
+        """Gives up waiting for the effects of the current key after `DELIVERY_SECONDS`."""
         loop = asyncio.get_running_loop()
         self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
 
     def _path(self) -> list[MessagePump]:
-        """Return the objects whose queues a key passes: the focused widget, its parents, the screen, the application.
+        """Returns the objects whose queues a key passes: the focused widget, its parents, the screen, the application.
 
         Records the focus.
         """
@@ -147,7 +147,7 @@ class KeyQueue:
         return [*(node for node in (focused or screen).ancestors_with_self if node is not self._app), self._app]
 
     async def _pass_through(self, path: list[MessagePump], generation: int) -> None:
-        """Deliver the next key when the queues of `path` have handled their messages, one after the other.
+        """Delivers the next key when the queues of `path` have handled their messages, one after the other.
 
         A screen handles its queue once it is mounted.
         """
@@ -167,7 +167,7 @@ class KeyQueue:
         await self._deliver_next()
 
     def _give_up(self, generation: int) -> None:
-        """Deliver the next key although a widget has not finished with this one, unless a screen is being mounted."""
+        """Delivers the next key although a widget has not finished with this one, unless a screen is being mounted."""
         if generation != self._generation or not self._app.is_running:
             return
         if self._app.screen.is_mounted:
