@@ -139,10 +139,10 @@ def _first_word_error(words: Sequence[str]) -> str:
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
     source_error = "" if is_remote else missing_source_error(word)
     needs_terminal = not {"--web", "--plain"} & set(words)
-    return source_error or (missing_terminal(word) if needs_terminal else "")
+    return source_error or (missing_terminal_error(word) if needs_terminal else "")
 
 
-def missing_terminal(source: str = "") -> str:
+def missing_terminal_error(source: str = "") -> str:
     """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them.
 
     Without a source, the error is that of the first screen.

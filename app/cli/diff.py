@@ -109,13 +109,13 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
         differences = [await _compare_stages(engine, options, before, after)]
     else:
         second_stages = (await engine.compile(second)).ordered()
-        title = f"A, {_recipe_title(first, first_file, second)}"
+        first_title = f"A, {_recipe_title(first, first_file, second)}"
         second_title = f"B, {_recipe_title(second, second_file or options.against or first_file, first)}"
         differences = []
-        for stage, second_stage in _pair_stages(stages, second_stages, options.stage):
-            titled = None if stage is None else _TitledStage(stage, title)
-            second_titled = None if second_stage is None else _TitledStage(second_stage, second_title)
-            differences.append(await _compare_stages(engine, options, titled, second_titled))
+        for first_stage, second_stage in _pair_stages(stages, second_stages, options.stage):
+            old = None if first_stage is None else _TitledStage(first_stage, first_title)
+            new = None if second_stage is None else _TitledStage(second_stage, second_title)
+            differences.append(await _compare_stages(engine, options, old, new))
     _report(options, differences, as_table=second is not None and not options.stage)
     return DIFFERS if options.exit_code and any(difference.differs for difference in differences) else 0
 
@@ -140,7 +140,7 @@ async def _second_recipe(
     names = [preset.name for preset in presets]
     if options.against in names:
         return engine.with_steps_of(find_preset(presets, name).recipe, first)
-    # `--against` may have been meant to name a preset, the second `--recipe` may not.
+    # The error about an unknown `--against` lists the presets, since it may be a misspelt preset.
     second = read_recipe(name, names if options.against else [], trusted_plugins(options))
     if not second.steps:
         second = with_preset_steps(second, presets)
@@ -209,7 +209,7 @@ def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
 
 
 def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
-    """Prints the differences as JSON, as a table with a row for each stage, or the only one as a unified diff."""
+    """Prints the differences as JSON, as a table with a row for each stage, or as the unified diff of one stage."""
     diff_mode = "structural" if options.structural else "line"
     if options.json:
         print(json.dumps({"how": diff_mode, "stages": list(map(_difference_json, differences))}))

@@ -205,7 +205,7 @@ def abbreviate_home(text: object) -> str:
 
 # The source of the self-test.
 SELF_TEST = "buddy.compiler.support.self_test:model"
-# The self-test usually takes less: the program compiles in one second, and importing torch takes a few.
+# The self-test usually takes less than this: importing torch takes a few seconds, and compiling the program one.
 USUAL_SECONDS = 10.0
 
 

@@ -99,11 +99,11 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
         sys.stdout.write(text)
     else:
         folder = options.output / f"graph{recipe.graph}" if several_graphs else options.output
-        await _write(engine, folder, chosen)
+        await _write_stages(engine, folder, chosen)
     return code
 
 
-async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
+async def _write_stages(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
     """Writes each stage to a file in `folder`, which is created. Raises `UsageError`."""
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

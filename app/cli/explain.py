@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
-    """Prints what the trace or logs of an earlier run says. Returns the exit code."""
+    """Prints what the trace or the log of an earlier run says. Returns the exit code."""
     frame = ExplainDynamo(
         engine.client.new_request_id(), trace=options.trace, directory=arguments.working_folder(options)
     )
@@ -64,7 +64,7 @@ async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
 
 
 async def _explain(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Prints what is not compiled, and what TorchDynamo did, or one of both with `--only`. Returns the exit code."""
+    """Prints what is not compiled, and what TorchDynamo did; with `--only`, one of these. Returns the exit code."""
     values: dict[str, Any] = {"source": options.source}
     texts, code = [], 0
     if options.only != "recompilations":
@@ -88,7 +88,7 @@ def _is_script(source: str) -> bool:
 async def _explain_fallbacks(
     engine: Headless, options: argparse.Namespace, script: tuple[str, ...]
 ) -> tuple[str, dict[str, object], int]:
-    """Finds what is not compiled. Returns it as text and as JSON, and the exit code."""
+    """Returns what is not compiled, as text and as JSON, and the exit code."""
     graphs, errors = [], []
     for recipe in await engine.open_program(options, script):
         info, assignments, profile = engine.graphs[recipe.graph], None, None

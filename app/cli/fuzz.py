@@ -133,7 +133,7 @@ def _run_batches(
 
 
 def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
-    """Writes each failing program of a batch as a script, and prints it and the statements on which eager crashed."""
+    """Writes each failing program of a batch as a script. Prints the failures, and the statements that crash eager."""
     for number, fault in enumerate(batch.faults, 1):
         suffix = f"_{number}" if number > 1 else ""
         path = folder / f"{fault.outcome}_{batch.seed}{suffix}.py"

@@ -194,37 +194,38 @@ class Headless:
             recipes = [await self._without_dump_steps(recipe, options.disable) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
-    async def _without_dump_steps(self, recipe: Recipe, names: Sequence[str]) -> Recipe:
-        """`recipe` of a dump without the steps of these names; `NAME#2` is the second step of that name.
+    async def _without_dump_steps(self, recipe: Recipe, selectors: Sequence[str]) -> Recipe:
+        """`recipe`, which is of a dump, without the steps `NAME`, or only without the second one for `NAME#2`.
 
         Raises `UsageError` for an unknown step.
         """
         stages = (await self.compile(recipe)).ordered()
         skipped: set[int] = set()
-        for selector in names:
+        for selector in selectors:
             name, _, number = selector.partition("#")
             steps = list(dict.fromkeys(stage.step for stage in stages if stage.name == name and stage.step >= 0))
-            selected = steps[int(number) - 1 : int(number)] if number.isdigit() and int(number) else steps
-            if not selected:
+            if number.isdigit() and int(number) > 0:
+                steps = steps[int(number) - 1 : int(number)]
+            if not steps:
                 known = ", ".join(dict.fromkeys(stage.name for stage in stages if stage.step >= 0))
                 raise UsageError(
                     f"the dump has no step {selector!r} that can be run again; its steps: {known or 'none'}"
                 )
-            skipped.update(selected)
+            skipped.update(steps)
         return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
     def with_steps_of(self, preset: Recipe, recipe: Recipe) -> Recipe:
-        """`recipe` with the passes of a preset, like `with_steps_of`, without those of phases before its graph's."""
+        """`recipe` with the passes of `preset`, except those of phases before the entry phase of its graph."""
         graph = self.graphs[recipe.graph]
         return adapt_to_phase(with_steps_of(recipe, preset), graph.entry_phase, graph.dialects)
 
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Opens the source. Returns the recipe of the graph of `--graph`; without it, of the first that has all `nodes`.
+        """Opens the source. Returns the recipe of one graph: of the first that has all `nodes`, or else of the first.
 
-        If no graph has them, that is the first graph. If the program has several graphs, a note names the selected one.
-        Raises like `open_program`.
+        With `--graph`, only that graph is considered. If several graphs are, a note names the selected one. Raises like
+        `open_program`.
         """
         recipes = await self.open_program(options, arguments)
         selected = next((recipe for recipe in recipes if self._has_nodes(recipe.graph, nodes)), recipes[0])
@@ -246,7 +247,8 @@ class Headless:
     ) -> CollectedCompilation:  # fmt: skip
         """Compiles and runs `recipe`. Returns all stages and the report. Raises `Failure`.
 
-        Without `stages`, those after `fx` may be missing.
+        `timeout` is in seconds. The other parameters are those of `Run`; without `stages`, stages after `fx` may be
+        missing.
         """
         frame = Run(
             self.client.new_request_id(),
@@ -269,7 +271,7 @@ class Headless:
         return answer
 
     async def _open(self, frame: Open, timeout: float) -> Captured:
-        """Sends `frame`. Returns the answer. Raises `Failure`, also if the script runs longer than `timeout` seconds."""
+        """Sends `frame`. Returns the answer. Raises `Failure`, also if the script takes more than `timeout` seconds."""
         watch = _CaptureWatch(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
             await self._follow(frame, watch.handle)
@@ -287,7 +289,7 @@ class Headless:
     async def _collect(self, frame: Request[Frame]) -> CollectedCompilation:
         """Sends `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
 
-        Raises `Failure`, also if a step of the compilation exceeds its time limit; the run that follows has its own.
+        Raises `Failure`, also if a step of the compilation exceeds its time limit. The engine limits the time of a run.
         """
         compilation = CollectedCompilation()
 
@@ -314,8 +316,8 @@ class Headless:
     ) -> None:
         """Sends `request`, shows progress and output, and calls `handle` with each other frame, up to the answer.
 
-        Raises `Failure` if the request fails. After the first progress frame, also if no frame arrives for
-        `step_limit()` seconds: then the request is cancelled, and the error names the step, which is the last progress.
+        Raises `Failure` if the request fails. After the first progress frame, also raises it if no frame arrives for
+        `step_limit()` seconds: it cancels the request, and the error names the step of the last progress frame.
         """
         import asyncio
 
@@ -353,10 +355,10 @@ def run_with_engine(
     verb: Callable[[Headless], Awaitable[int]],
     failure_code: int = FAILURE,
 ) -> int:
-    """Starts an engine, calls `verb` with a client of it, and stops it. Returns the exit code.
+    """Starts an engine, calls `verb` with its client, and stops the engine. Returns the exit code of `verb`.
 
-    A failure is printed, and its exit code is `failure_code`. Modules that only an engine needs are imported here,
-    after the command line has been checked.
+    Prints a failure, and then returns `failure_code`, or `USAGE_ERROR`. Modules that only an engine needs are imported
+    here, after the command line has been checked.
     """
     import asyncio
 

@@ -73,7 +73,7 @@ class AgentServer(MCPServer):
 
     @contextlib.asynccontextmanager
     async def _reporting(self, context: Context | None) -> AsyncIterator[None]:
-        """In this block, send the progress of the program to the client, which waits for the answer to a call."""
+        """While active, sends the progress of the program to the client, which waits for the answer to a call."""
         texts: asyncio.Queue[str] = asyncio.Queue()
 
         async def send() -> None:

@@ -185,8 +185,8 @@ class Tools:
         else:
             raise BuddyError("diff needs two stages", "after", "give both, or set with_last_edit to true")
         client = self._program.engine.client
-        how: Literal["structural", "line"] = "structural" if structural else "line"
-        compared = await client.request(Compare(0, old.text, new.text, how, new.language))
+        diff_mode: Literal["structural", "line"] = "structural" if structural else "line"
+        compared = await client.request(Compare(0, old.text, new.text, diff_mode, new.language))
         result: Json = {
             "before": old.name, "after": new.name, "hunks": len(compared.hunks),
             "removed": sum(hunk[1] for hunk in compared.hunks), "added": sum(hunk[3] for hunk in compared.hunks),
@@ -319,7 +319,7 @@ class Tools:
         return {"undone": True}
 
     def _edit(self, recipe: Recipe, names: Sequence[str]) -> Json:
-        """Make `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
+        """Makes `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
         changed = self._program.edit(recipe)
         more = {"and_more": len(names) - _MAX_EDITED_NAMES} if len(names) > _MAX_EDITED_NAMES else {}
         return {"changed": changed, "of": list(names[:_MAX_EDITED_NAMES]), **more}

@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compares the graphs one after another. A failure does not stop the others."""
+    """Compares the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     results: list[dict[str, Any]] = []
     for recipe in await engine.open_program(options, script):
         try:
@@ -92,9 +92,9 @@ async def _compare_graph(
 async def _compare_nodes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, own_errors: bool, every: bool | None = None
 ) -> NumericsReport:
-    """Compares every node with the reference.
+    """Compares every node with the reference. With `own_errors`, also compiles and compares each node alone.
 
-    `own_errors` and `every` are as in `CompareNodes`; `None` means `--every`.
+    With `every`, compares fused values too, which changes the program; `None` stands for the option `--every`.
     """
     request = engine.client.new_request_id()
     every = options.every if every is None else every
@@ -113,7 +113,7 @@ async def _save_node(engine: Headless, recipe: Recipe, node: str, path: Path) ->
 
 
 def _nan_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """The lines of the summary on the origins of NaNs and infinities."""
+    """The lines of the summary that name the origins of NaNs and infinities."""
     only_origins = replace(report, first="", notes=())
     # Without a mismatch and notes, the first line is the verdict, and the last one counts the compared nodes.
     lines = numerics.summary_lines(only_origins, info)[1:-1]

@@ -61,8 +61,8 @@ async def _compare_presets(engine: Headless, options: argparse.Namespace, script
 async def _measure(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
     """Compiles `recipe`, which has the steps of preset `name`, and runs it with `--run`.
 
-    Returns the measurements. If one of the two fails, prints the error, and returns what was measured before, with the
-    error.
+    Returns the measurements. If the compilation or the run fails, prints the error, and returns it with the
+    measurements before it.
     """
     compiled = report = None
     try:

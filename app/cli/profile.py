@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Profiles the graphs one after another. A failure does not stop the others."""
+    """Profiles the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     graphs: list[dict[str, Any]] = []
     stacks, code = "", 0
     profile_graph = _profile_compilation if options.compiling else _profile_runs
@@ -92,7 +92,7 @@ async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: R
 
 
 async def _profile_compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
-    """Compiles a graph, and measures the time of each phase and passes. Raises `Failure`."""
+    """Compiles a graph, and measures the time of each phase and pass. Raises `Failure`."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
     stages, compiled = compilation.ordered(), compilation.compiled
     assert compiled is not None

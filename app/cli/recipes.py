@@ -68,9 +68,9 @@ def trusted_plugins(options: argparse.Namespace) -> Collection[str] | None:
 
 
 def with_preset_steps(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
-    """The recipe with the steps of the preset called `name`; without a name, of that for its frontend and dialect.
+    """`recipe` with the steps of the preset called `name`; without a name, of the one for its frontend and dialect.
 
-    Raises `UsageError` if it does not exist or does not suit the recipe.
+    Raises `UsageError` if the preset does not exist or does not suit the recipe.
     """
     try:
         return with_preset(recipe, presets, name)
@@ -121,7 +121,7 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
-    """The recipe of each graph: that of `bases` with its number, else the first of them without its node choices."""
+    """The recipe of each graph: the base with the number of the graph, else the first base without node choices."""
     recipe_of_graph = {recipe.graph: recipe for recipe in bases}
     template = msgspec.structs.replace(bases[0], choices=(), precisions=())
     return [recipe_of_graph.get(number) or msgspec.structs.replace(template, graph=number) for number in numbers]

@@ -242,7 +242,10 @@ def _report(options: argparse.Namespace, reduction: Reduction, output: Path, scr
 
 
 def bisect_dump(options: argparse.Namespace, flags: Sequence[str]) -> int:
-    """Searches the dump `options.source`; `flags` are for the user's mlir-opt. Returns the exit code."""
+    """Finds and prints the first stage of the dump `options.source` that shows the failure. Returns the exit code.
+
+    `flags` are for the user's mlir-opt.
+    """
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _bisect_dump(options, flags, console)

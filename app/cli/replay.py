@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _replay(engine: Headless, options: argparse.Namespace, description: ReproducerDescription) -> int:
-    """Compiles the reproducer, runs it unless the original run failed, and prints what differs. Returns the exit code."""
+    """Compiles the reproducer, runs it unless the original run failed, and prints differences. Returns the exit code."""
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)
@@ -98,7 +98,7 @@ async def _open_reproducer(engine: Headless, options: argparse.Namespace, descri
 def _original_inputs(values: Path) -> InputChoice:
     """The inputs of the original run, from the file `values`; without that file, those of the script.
 
-    Raises `UsageError` if it cannot be read.
+    Raises `UsageError` if the file cannot be read.
     """
     if not values.exists():
         return OWN_INPUTS

@@ -64,10 +64,10 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Runs the graphs one after another. A failure does not stop the others."""
+    """Runs the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     results = _Results(options, script)
     engine.reopens = True
-    # With other inputs, results would be those of the graph, which is known to equal the model on its own inputs only.
+    # A graph that an earlier session captured is known to equal the model only on the script's inputs.
     engine.reuses = inputs_of(options) == OWN_INPUTS
     try:
         for recipe in await engine.open_program(options, script):

@@ -1,4 +1,4 @@
-"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of every stage, and these to nodes."""
+"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of stages, and lines of stages to nodes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tup
 async def _compare_pipelines(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo
 ) -> _TwoPipelines:
-    """Traces the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
+    """Traces the selected nodes in both pipelines, in the last stage of each compared phase. Raises `UsageError`."""
     rows = find_nodes(info, options.selector)
     if not rows:
         raise UsageError(_unknown_node_error(options.selector, recipe))
@@ -208,7 +208,7 @@ class _Coverage:
 
 
 def _coverage_unit(stage: Stage) -> str:
-    """What `Stage.origins` counts."""
+    """The unit of the counts in `Stage.origins`."""
     return {"asm": "bytes", "python": "lines", "cpp": "lines", "text": "lines"}.get(stage.language, "ops")
 
 

@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Searches for the fastest recipe, writes it, and prints the attempts. Returns the exit code. Raises `UsageError`."""
+    """Searches for the fastest recipe, writes it, and prints the attempts. Returns 0. Raises `UsageError`."""
     variations = _variations(options.vary)  # an invalid one ends the search before the program is captured
     recipe = await engine.open_graph(options, script)
     seconds = options.within or default_seconds(options.max_error, variations)

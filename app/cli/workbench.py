@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal_error
 from buddy.app.cli import main as cli_main
 from buddy.app.workspace.sources import missing_source_error
 
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     """Opens the workbench, here or for a browser; without a SOURCE, the first screen. Returns the exit code."""
     parser = make_parser()
     if _TERMINAL_OPTIONS.issuperset(words):
-        if error := missing_terminal():
+        if error := missing_terminal_error():
             print(error, file=sys.stderr)
             return USAGE_ERROR
         return _start(words)
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     if options.web and options.plain:
         parser.error("--plain prints lines here, --web serves the screen: give one of them")
     error = "" if options.engine or options.remote else missing_source_error(options.source)
-    error = error or ("" if options.web or options.plain else missing_terminal(options.source))
+    error = error or ("" if options.web or options.plain else missing_terminal_error(options.source))
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
