@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _replay(engine: Headless, options: argparse.Namespace, description: ReproducerDescription) -> int:
-    """Compiles the reproducer, runs it unless the original run failed, and prints differences. Returns the exit code."""
+    """Compiles the reproducer, runs it unless the original failed, and prints differences. Returns the exit code."""
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)

@@ -1,4 +1,4 @@
-"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of stages, and lines of stages to nodes."""
+"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of stages, and these back to nodes."""
 
 from __future__ import annotations
 
