@@ -229,7 +229,10 @@ class BackendCommands:
         return self._descriptions[name]
 
     def _edit_chosen_flag(self, answer: object) -> None:
-        """Asks for the value of the chosen flag: one that the compiler lists, or one with a value, as a text."""
+        """Asks for the value of the chosen flag, or for a flag.
+
+        `answer` is a flag that the compiler lists, a text `--NAME=VALUE`, `_TYPE_FLAG`, or `None` without a choice.
+        """
         if answer is None:
             return
         if answer is _TYPE_FLAG:
@@ -283,7 +286,7 @@ class BackendCommands:
             self._context.jobs.begin("backend", self._check_flag, text.strip())
 
     async def _check_flag(self, flag: str) -> None:
-        """Sets the flag if the backend's compiler accepts it. Otherwise, shows the error and asks for the flag again."""
+        """Sets the flag if the backend's compiler accepts it. Otherwise, shows the error and asks for it again."""
         recipe, name = self._context.workspace.recipe, _flag_name(flag)
         others = tuple(other for other in recipe.backend_flags if _flag_name(other) != name)
         request = self._context.session.request(CheckFlags(0, recipe.backend, (*others, flag)))
@@ -411,7 +414,7 @@ class ExportCommands:
         self._context.files.use_path(folder, start, question, failure="cannot be written to")
 
     def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
-        """Exports to a folder on the engine's machine, whose files cannot be looked at from here."""
+        """Exports to a folder on the engine's machine, whose files the workbench cannot read."""
         if folder:
             question = (
                 f"Files with the same names in {folder}, on the engine's machine, will be replaced. Write into it?"

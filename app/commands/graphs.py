@@ -136,9 +136,9 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
 
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
-    """What the list of fallbacks needs of a graph.
+    """The facts of a graph for the list of fallbacks.
 
-    The lowerings are `None` before the graph is compiled, the profile if it is not of the latest compilation.
+    The lowerings are `None` before the graph is compiled. The profile is `None` unless it is of the latest compilation.
     """
     graph, info = state.graph_state_of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
@@ -204,7 +204,7 @@ class GraphCommands:
             self.show(number)
 
     def show_fallbacks(self) -> None:
-        """Lists the fallbacks of all graphs: nodes in eager, graph breaks, guards. A choice goes to its node or line."""
+        """Lists the fallbacks of all graphs: nodes in eager, graph breaks, guards. Goes to the chosen one."""
         from buddy.app.screens.tables import FallbacksScreen
 
         context = self._context
@@ -225,7 +225,7 @@ class GraphCommands:
             self._provenance.open_line(row.line, row.name)
 
     def show_recompilations(self) -> None:
-        """Runs the script as Python does, and lists graph breaks, recompilations and guards; enter shows a row's line."""
+        """Runs the script as Python does, and lists graph breaks, recompilations and guards. Shows the chosen line."""
         from buddy.app.screens.tables import RecompilationsScreen
 
         context, workspace = self._context, self._context.workspace
@@ -249,7 +249,7 @@ class SubgraphCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
         self._context, self._graph, self._graphs = context, graph, graphs
-        # By the number of each extracted graph: that graph, and the number of the graph that it was extracted from.
+        # The extracted graph, and the number of the graph that it comes from, by the number of the extracted graph.
         self._origins: dict[int, tuple[GraphInfo, int]] = {}
 
     def extract(self) -> None:

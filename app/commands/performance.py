@@ -187,7 +187,7 @@ class TuneCommands:
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
-        # The recipes that the running search has tried, or that the latest one did.
+        # The recipes that the running search, or else the latest one, has tried.
         self._attempts: list[Attempted] = []
         self._search_job = context.jobs.single_job("tune", f"a search is running: press {key_of('cancel')} to stop it")
         self._progress = context.jobs.progress_callback(lambda activity: f"tuning: {activity}")

@@ -46,7 +46,7 @@ class RecipeEditCommands:
         return self._context.workspace
 
     def choose_edit(self) -> None:
-        """Lists all edits of the recipe, also undone edits and edits of other workbenches, and goes to the chosen one."""
+        """Lists the edits of the recipe, also undone ones and those of other workbenches, and goes to the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [
@@ -60,7 +60,7 @@ class RecipeEditCommands:
         self._context.dialogs.open(PickerScreen("Edits, latest first", choices), self._go_to_edit)
 
     def _go_to_edit(self, choice: int | Recipe | None) -> None:
-        """Uses the recipe of another workbench, or redo (positive) or undoes (negative) the chosen number of edits."""
+        """Uses the recipe of another workbench; or redoes (positive) or undoes (negative) this number of edits."""
         if isinstance(choice, Recipe):
             self._context.edits.edit(choice, "a recipe of another workbench")
         elif choice:
@@ -190,7 +190,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
 def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
     """Deletes the folder, unless the editor has changed the files `edited`.
 
-    Returns the end of an error message: the path of the first of them, or an empty string.
+    Returns the end of an error message: the path of the first of these files, or an empty string.
     """
     if edited:
         return f"; its output is in {edited[0]}"
@@ -242,7 +242,7 @@ class TextEditCommands:
         self._context.dialogs.open(screen, self._use_pipeline)
 
     def _use_pipeline(self, text: str | None) -> None:
-        """Replaces the passes by those in `text`, which the editor has checked. `None` means that the user cancelled."""
+        """Replaces the passes by those in `text`, which the editor has checked. `None` means that the user cancels."""
         if text is None:
             return
         from buddy.app.workspace.pipeline_text import parse_pipeline, to_steps
@@ -263,7 +263,7 @@ class TextEditCommands:
         self._context.jobs.begin_opening("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
-        """Edits the stage's IR with the command `editor`. Uses the built-in editor if `editor` is empty or does not run.
+        """Edits the stage's IR with the command `editor`; if `editor` is empty or does not run, in the built-in editor.
 
         If the text that `editor` returns does not verify, the built-in editor opens with that text and the error.
         """

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 # The module that runs one pass on a file.
 _PASS_RUNNER_MODULE = "buddy.compiler.driver.one_pass"
-_SAVE = "save"
+# The answer of the entry of a result that saves the reduced module.
+_SAVE_MODULE = "save"
 # The failures that the user can choose to keep: kind, title and summary of each.
 _FAILURE_CHOICES: tuple[tuple[FailureKind, str, str], ...] = (
     ("crash", "a command crashes", "such as your own mlir-opt, with the same failed assertion"),
@@ -57,7 +58,7 @@ class ReduceCommands:
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
         # Set when the user stops the job, and when the job has ended. Each job has a new event.
-        self._stop = threading.Event()
+        self._stop_event = threading.Event()
 
     def reduce(self) -> None:
         """Asks which failure to keep: that of the failed pass, or that of a command on the shown stage."""
@@ -109,8 +110,8 @@ class ReduceCommands:
         """Bisects a dump in a thread, and shows the result. An empty `graph` stands for all stages."""
         from buddy.compiler.tools.dumps.bisecting import BisectionError
 
-        loop, self._stop = asyncio.get_running_loop(), threading.Event()
-        stop, path = self._stop, Path(self._context.session.directory, source)
+        loop, self._stop_event = asyncio.get_running_loop(), threading.Event()
+        stop, path = self._stop_event, Path(self._context.session.directory, source)
 
         def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, f"bisecting: {message}")
@@ -137,7 +138,7 @@ class ReduceCommands:
 
     def stop(self) -> None:
         """Stops the running reduction or bisection, if any. A reduction keeps its smallest module."""
-        self._stop.set()
+        self._stop_event.set()
 
     # ---- failures ------------------------------------------------------------------------------------------------
 
@@ -157,8 +158,11 @@ class ReduceCommands:
             command += ["--plugin", str(Path(plugin.path).resolve())]
         return Failure(kind, tuple(command), os.getcwd(), forks=True)
 
-    def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
-        """Asks for the command of the chosen kind of failure, if one was chosen, and calls `use` with the failure."""
+    def _ask_command(self, answer: object, use_failure: Callable[[Failure], object]) -> None:
+        """Asks for the command of a failure, whose kind is `answer`, and calls `use_failure` with the failure.
+
+        Does nothing if `answer` is not a kind of failure: the user chose none.
+        """
         kind = next((kind for kind, _, _ in _FAILURE_CHOICES if kind == answer), None)
         if kind is None:
             return
@@ -175,7 +179,7 @@ class ReduceCommands:
             except FileNotFoundError as error:
                 self._context.say(f"{error} is neither a program on the path nor an executable file")
             else:
-                use(Failure(kind, command, os.getcwd()))
+                use_failure(Failure(kind, command, os.getcwd()))
 
         self._context.dialogs.ask(title, initial, begin)
 
@@ -186,7 +190,7 @@ class ReduceCommands:
         module = await self._context.queries.fetch_text(text)
         if module is None:
             return
-        loop, self._stop = asyncio.get_running_loop(), threading.Event()
+        loop, self._stop_event = asyncio.get_running_loop(), threading.Event()
 
         def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, message)
@@ -194,7 +198,7 @@ class ReduceCommands:
         self._job.running = True
         try:
             with self._context.jobs.busy():
-                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show_progress)
+                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop_event, show_progress)
         except ReductionError as error:
             self._context.say(f"not reduced: {error.diagnostic.what}")
             return
@@ -203,15 +207,15 @@ class ReduceCommands:
             return
         finally:
             self._job.running = False
-            self._stop.set()
+            self._stop_event.set()
         self._show(reduction)
 
     def _show(self, reduction: Reduction) -> None:
-        """Shows a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, even if the log shows it again after a later one."""
         self._context.results.show(_result(reduction), partial(self._use_answer, reduction))
 
     def _use_answer(self, reduction: Reduction, action: str) -> None:
-        if action == _SAVE:
+        if action == _SAVE_MODULE:
             self._context.dialogs.ask("write the reduced module to", "reduced.mlir", partial(self._save, reduction))
 
     def _save(self, reduction: Reduction, typed: str) -> None:
@@ -240,7 +244,10 @@ def _ignore_answer(_answer: object) -> None:
 
 
 def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str], object]) -> FirstFailure:
-    """Searches a dump in this thread. Raises `BisectionError`, `OSError`, and `_Stopped` if `show` does."""
+    """Finds the first stage of a dump that shows `failure`, in this thread.
+
+    Raises `BisectionError`, `OSError`, and `_Stopped` if `show` raises it.
+    """
     from buddy.compiler.tools.dumps.bisecting import StageBisection, read_dump, stages_to_test
 
     dump = read_dump(path, show)
@@ -274,7 +281,7 @@ def _result(reduction: Reduction) -> Result:
         f"{state.original} -> {state.current} {state.unit}: {completeness}",
         f"{describe(reduction.failure)}; {state.tests} tests in {state.seconds:.1f} s; {state.form}",
     )
-    save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE, key="s")
+    save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE_MODULE, key="s")
     return Result("Reduction", conclusions, (save,), texts=(("reduced module", reduction.best),))
 
 
@@ -316,7 +323,7 @@ class BisectCommands:
         return any(bisection.info is graph for graph in self._context.state.graphs)
 
     def _show(self, bisection: _Bisection) -> None:
-        """Shows a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, even if the log shows it again after a later one."""
         self._context.results.show(bisection_result(bisection.result), partial(self._use_answer, bisection))
 
     def _ask_criterion(self) -> None:
@@ -330,11 +337,9 @@ class BisectCommands:
         if kind is None:
             return
         defaults = Criterion()
-        title, limit = (
-            ("minimum speedup when the pass is disabled", defaults.slower)
-            if kind == "slower"
-            else ("tolerance multiplier", defaults.tolerance)
-        )
+        title, limit = "tolerance multiplier", defaults.tolerance
+        if kind == "slower":
+            title, limit = "minimum speedup when the pass is disabled", defaults.slower
         self._context.dialogs.ask(
             f"{title}, and seconds per step of a trial",
             f"{limit:g}, {defaults.step_seconds:g} s",

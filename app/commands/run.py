@@ -74,7 +74,7 @@ class CompareCommands:
             self.compare_with(other)
 
     def _compare_with_file(self, path: str) -> None:
-        """Compares with the recipe in a file, applied to the current graph; without steps, with those of its preset."""
+        """Compares with the recipe in a file, for the current graph. Without steps, it gets those of its preset."""
         if not path.strip():
             return
         try:
@@ -118,7 +118,7 @@ class CompareCommands:
             self._ir.comparison.compare_with(stages, at_first_difference=is_same_graph)
 
     def compare_presets(self) -> None:
-        """Compiles the program with every applicable preset; shows compile times, op counts and code sizes in a table."""
+        """Compiles the program with every applicable preset, and shows times, op counts and code sizes in a table."""
         from buddy.app.screens.presets import PresetsScreen
 
         current, presets = self._context.workspace.recipe, self._context.state.presets
@@ -173,7 +173,7 @@ class RunCommands:
         self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
 
     def choose_runtimes(self) -> None:
-        """Chooses other runtimes to compare with in the runs that `run` starts, and runs."""
+        """Lets the user choose other runtimes to compare with in this and later runs, and runs."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         session, all_runtimes = self._context.session, tuple(RUNTIMES)
@@ -200,7 +200,7 @@ class RunCommands:
         session.run()
 
     def choose_inputs(self) -> None:
-        """Chooses inputs from the script, random inputs from a seed, inputs from a file, or inputs with other shapes."""
+        """Lets the user choose the inputs: the script's, random ones, those of a file, or inputs with other shapes."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         inputs, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
@@ -293,7 +293,7 @@ class RunCommands:
     # ---- earlier runs --------------------------------------------------------------------------------------------
 
     def show_runs(self) -> None:
-        """Lists the runs of this and earlier sessions, to repeat one or compares its recipe with the current one."""
+        """Lists the runs of this and earlier sessions, to repeat one or to compare its recipe with the current one."""
         from buddy.app.screens.tables import RunsScreen
 
         state = self._context.state

@@ -160,7 +160,7 @@ class ScreenCommands:
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
 
-# LLVM's remarks, like those of `CodeExplained`: (`LLVM`, node, text) each.
+# LLVM's remarks, each as (`LLVM`, the stable name of the node, the text).
 Remarks = tuple[tuple[str, str, str], ...]
 
 
@@ -187,7 +187,7 @@ class ProvenanceCommands:
     # ---- choice of the node --------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
-        """Calls `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""
+        """Calls `act` with the node under the cursor, or with the one that the user picks if its line has several nodes."""
         info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
@@ -247,7 +247,7 @@ class ProvenanceCommands:
             self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
-        """Opens the screen with the history of a node. LLVM's remarks, which take longer, are added when they arrive."""
+        """Opens the screen with the history of a node. Adds LLVM's remarks, which take longer, when they arrive."""
         from buddy.app.screens.stage_lists import NodeHistoryScreen
 
         state = self._context.state

@@ -47,7 +47,7 @@ class EngineCommands:
         self._context.session.run()
 
     def cancel_jobs(self) -> None:
-        """Cancels the jobs of the engine, and stops a reduction. `report_cancelled` is called when they have ended."""
+        """Cancels the jobs of the engine, and stops a reduction. `report_cancelled` reports the end of the jobs."""
         self._context.session.cancel()
         self._stop_reduction()
         self._context.say(_CANCELLING)
@@ -63,7 +63,7 @@ class EngineCommands:
         self._context.say(f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}")
 
     def start_over(self) -> None:
-        """Restarts the engine, and runs the script again. If the connection to it failed, connect again instead."""
+        """Restarts the engine, and runs the script again. If the connection to the engine failed, connects again."""
         session, state = self._context.session, self._context.state
         if state.connection_error and not state.silent_seconds:
             session.reconnect()
@@ -100,7 +100,7 @@ OpenProgram = Callable[[str, tuple[str, ...]], object]
 class ProgramCommands:
     """Opens another program, lists recent ones, and notices changed files.
 
-    `open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel.
+    `open_program` replaces the program of the workbench, and cancels the running jobs. `is_busy` says whether jobs run.
     """
 
     def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
@@ -296,12 +296,12 @@ class SessionCommands:
     def _report_problem(self, problem: str) -> None:
         """Shows the problem of a write, unless the write before it failed too. An empty `problem` is a success."""
         if problem and not self._save_failed:
-            # This message replaces that of a recipe that could not be saved, so repeat it.
+            # This message replaces the one about a recipe that could not be saved, so it repeats that one.
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._save_failed = bool(problem)
 
     def _current_screen(self, ir: IrPane) -> SavedSession:
-        """The state of the screen that the session file has."""
+        """The state of the screen that the session file stores."""
         return SavedSession(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
@@ -324,7 +324,7 @@ class SessionCommands:
 
     def write_reproducer(self, folder: str) -> None:
         """Writes a reproducer to the typed folder. Asks before it writes into an existing one."""
-        # Imported on demand, because the start of the workbench does without it.
+        # Imported on demand, because the start of the workbench does not need it.
         from buddy.app.reports.reproducer import has_foreign_files
 
         def question(path: Path) -> str:
