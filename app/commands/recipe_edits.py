@@ -46,7 +46,7 @@ class RecipeEditCommands:
         return self._context.workspace
 
     def choose_edit(self) -> None:
-        """Lists the edits of the recipe, also undone ones and those of other workbenches, and goes to the chosen one."""
+        """Lists the edits of the recipe, undone ones and those of other workbenches too, and goes to the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [

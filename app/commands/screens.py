@@ -187,7 +187,7 @@ class ProvenanceCommands:
     # ---- choice of the node --------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
-        """Calls `act` with the node under the cursor, or with the one that the user picks if its line has several nodes."""
+        """Calls `act` with the node under the cursor, or with the one that the user picks if the line has several."""
         info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None

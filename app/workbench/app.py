@@ -219,7 +219,7 @@ class Workbench(App[int]):
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """Returns the objects other than panes that perform actions, with the names that `Action.target` has for them.
+        """Returns the objects other than panes that perform actions, each with its name in `Action.target`.
 
         A name may have several objects.
         """
@@ -306,7 +306,7 @@ class Workbench(App[int]):
         self.call_later(self._open_program, source, arguments)
 
     async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        """Saves the session, and replaces it and everything that shows it by those of another program."""
+        """Saves the session, and replaces session, panes and commands by those of another program."""
         previous_session, plugins = self.session, self.workspace.plugins
         self.session_commands.save()
         self.workers.cancel_all()
@@ -347,7 +347,7 @@ class Workbench(App[int]):
         self.context.layout.arrange(event.size.width, event.size.height)
 
     def pop_screen(self) -> AwaitComplete:
-        """Closes a screen, and release its widgets."""
+        """Closes a screen, and releases its widgets."""
         clear_widget_cache()
         return super().pop_screen()
 
@@ -414,16 +414,16 @@ class Workbench(App[int]):
 
         Changes before that redraw share it.
         """
-        # A redraw is scheduled if there are undrawn topics: a soon one if any of them is not frequent.
-        undrawn = self._undrawn_topics
-        self._undrawn_topics = undrawn | topics
+        # Undrawn topics have a scheduled redraw, which is soon if one of them is not frequent.
+        earlier_topics = self._undrawn_topics
+        self._undrawn_topics = earlier_topics | topics
         wait = self._last_draw_time + DRAW_SECONDS - time.monotonic()
         if not topics <= FREQUENT_TOPICS:
-            if undrawn <= FREQUENT_TOPICS:
+            if earlier_topics <= FREQUENT_TOPICS:
                 self.call_later(self._draw_changes)
-        elif not undrawn and wait > 0:
+        elif not earlier_topics and wait > 0:
             self.set_timer(wait, self._draw_changes)
-        elif not undrawn:
+        elif not earlier_topics:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
@@ -447,7 +447,7 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def _update_busy(self) -> None:
-        """Starts or stops the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
+        """Starts or stops the ticker, which updates times while jobs run. Rings the bell when a long job ends."""
         busy = self.busy
         if busy:
             self._ticker.resume()
@@ -494,21 +494,27 @@ class Workbench(App[int]):
         return which_key.display and which_key.region.contains(event.screen_x, event.screen_y)
 
     async def _deliver(self, event: events.Event) -> None:
-        """Handles a key as a part of a sequence, or passes a key or pasted text to the widget that has focus."""
-        if isinstance(event, events.Paste) and isinstance(self.focused, Input):
-            # Textual's input drops all lines after the first.
-            event.text = " ".join(event.text.splitlines())
-        if isinstance(event, events.Paste) and isinstance(self.focused, CursorView | None):
-            self.context.say("Pasted text was ignored, because no input has focus")
-        elif not isinstance(event, events.Key) or not (
-            await self.key_sequences.handle(event) or await self._call_binding(event.key)
-        ):
-            await super().on_event(event)
+        """Handles a key by `_handle_key`, or passes a key or pasted text to the widget that has focus."""
+        if isinstance(event, events.Paste):
+            if isinstance(self.focused, CursorView | None):
+                self.context.say("Pasted text was ignored, because no input has focus")
+                return
+            if isinstance(self.focused, Input):
+                # Textual's input drops all lines after the first.
+                event.text = " ".join(event.text.splitlines())
+        elif isinstance(event, events.Key) and await self._handle_key(event):
+            return
+        await super().on_event(event)
+
+    async def _handle_key(self, event: events.Key) -> bool:
+        """Handles a key as a part of a sequence, or calls its binding. Returns whether it was handled."""
+        return await self.key_sequences.handle(event) or await self._call_binding(event.key)
 
     async def _call_binding(self, key: str) -> bool:
-        """Calls the binding of a key, if a list has focus, which handles no keys itself. Returns whether there is one.
+        """If a list has focus, calls the binding of a key. Returns whether it did.
 
-        Textual calls it after the key has passed through the queues of all parents, which takes milliseconds.
+        A list handles no keys itself. Textual would call the binding after the key has passed through the queues of all
+        parents, which takes milliseconds.
         """
         if not isinstance(self.focused, CursorView):
             return False
@@ -561,13 +567,13 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Focus a pane. If the layout shows one pane at a time, show it."""
+        """Focuses a pane. If the layout shows one pane at a time, shows this one."""
         self.context.layout.show_pane(pane)
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Writes an update of the screen to the terminal, of which only the cells that have changed."""
+        """Writes the cells of an update that differ from what the terminal shows."""
         super()._display(screen, self._terminal_cells.as_changes(renderable))
 
     def redraw_screen(self) -> None:
@@ -576,7 +582,7 @@ class Workbench(App[int]):
         self.refresh()
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copies a text to the clipboard of the terminal, and insides tmux to a buffer of tmux."""
+        """Copies a text to the clipboard of the terminal, and inside tmux to a buffer of tmux."""
         super().copy_to_clipboard(text)
         copy_to_tmux(text)
 

@@ -33,7 +33,7 @@ ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
-# By action of the key line: the actions whose keys its entry shows.
+# The actions whose keys the key line shows in the entry of an action. The others show only their own key.
 _BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
 # Actions of the key line in every pane. The last `_ALWAYS_SHOWN` are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
@@ -227,7 +227,7 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    """Returns how to cancel the running job; in other words if it has made no progress for some time."""
+    """Returns the key that cancels the running job, and a verb; another verb if the job makes no progress."""
     is_slow = state.seconds_since_update >= MIN_SHOWN_SECONDS
     return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
@@ -256,7 +256,7 @@ def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
 
 def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str | None:
     """Returns the action at column `x` of the key line, or the first key of the key sequences there, or `None`."""
-    start = 1
+    start = 1  # after the space at the start of the line
     for cells, target in _key_entries(pane, situation, width):
         end = start + cells_length(cells)
         if start <= x < min(end, width):
@@ -275,7 +275,7 @@ def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
 
 def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
     """Returns the key at column `x` of the line of `prompt_cells`, or ""."""
-    start = 1
+    start = 1  # after the space at the start of the line
     for key, effect in keys:
         end = start + len(f"{key} {effect}  ")
         if start <= x < end:
@@ -354,7 +354,7 @@ class BorderLines:
             line.update()
 
     def update_keys(self) -> None:
-        """Draws the key line again, which has the keys of the prompt while that is open."""
+        """Draws the key line again, which has the keys of the prompt while the prompt is open."""
         self.below[-1].update()
 
     def header_cells(self, width: int) -> Cells:

@@ -153,14 +153,20 @@ class TerminalCells:
                 line.widen(x + len(texts))
                 for start, end in _changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
-                    for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        # A space needs no new pen if the current one draws it in the same way.
-                        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
-                            sequences.append(_codes_between(pen, new_pen))
-                            pen = new_pen
-                        sequences.append(text)
+                    pen = _append_cells(sequences, pen, texts[start:end], pens[start:end])
                 line.record(x, strip, texts, pens)
         return "".join([*sequences, "\x1b[0m"]) if sequences else ""
+
+
+def _append_cells(sequences: list[str], pen: Pen | None, texts: Sequence[str], pens: Sequence[Pen]) -> Pen | None:
+    """Appends the texts of cells to `sequences`, with the changes of the pen. Returns the pen after the last cell."""
+    for text, new_pen in zip(texts, pens, strict=True):
+        # A space needs no new pen if the current one draws it in the same way.
+        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
+            sequences.append(_codes_between(pen, new_pen))
+            pen = new_pen
+        sequences.append(text)
+    return pen
 
 
 class DirtyLinesCompositor(Compositor):
@@ -270,7 +276,8 @@ def _split_wide_text(text: str) -> Sequence[str]:
 def _changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
     """Returns the runs of cells, as (start, end), that differ from what `line` shows from column `x` on.
 
-    The cells have these texts and pens. Starts and ends are relative to `x`. Small gaps between changes are included.
+    The cells have these texts and pens. Starts and ends are relative to `x`. A run includes gaps of at most `MAX_GAP`
+    unchanged cells, if they need no other pen.
     """
     old_texts, old_pens = line.texts[x : x + len(texts)], line.pens[x : x + len(texts)]
     if old_texts == texts and old_pens == pens:

@@ -79,7 +79,7 @@ class KeyQueue:
         self._time_limit: asyncio.TimerHandle | None = None
 
     def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
-        """Waits for other jobs, and shows messages by `say`, after another program was opened."""
+        """Replaces the jobs to wait for, and the function that shows messages, after another program was opened."""
         self._jobs, self._say = jobs, say
 
     async def take(self, event: events.Key | events.Paste) -> None:
@@ -96,9 +96,9 @@ class KeyQueue:
             await self._deliver_next()
 
     async def _deliver_next(self, waited: float = 0.0) -> None:
-        """Delivers the first event that waits, unless a job is about to open the screen that it is meant for.
+        """Delivers the first waiting event. While a job is about to open a screen, checks again later instead.
 
-        Then checks again later. `waited` is how many seconds it has waited for that screen.
+        `waited` is the time in seconds that the event has waited for that screen.
         """
         if not self._waiting:
             self._delivering = False
@@ -120,9 +120,9 @@ class KeyQueue:
         await self._pass_through(path, self._generation)
 
     def _can_deliver_next(self, event: events.Event) -> bool:
-        """Whether the event after `event` need not wait for its effects.
+        """Whether the next event need not wait for the effects of `event`.
 
-        This is so if the focus has not moved, and the messages in the queues change at most a text.
+        True if the focus has not moved, and the messages in the queues change at most a text.
         """
         app = self._app
         if (app.screen, app.focused) != self._focus or self._jobs.is_opening or app._exit:

@@ -234,7 +234,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
-        """Focus a pane. Shows the source pane if it is hidden."""
+        """Focuses a pane. Shows the source pane if it is hidden."""
         if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
@@ -287,14 +287,14 @@ class PlainWorkbench(Workbench):
         return True
 
     async def _submit(self, field: Input, text: str) -> None:
-        """Types a text in a field and accept it. An empty text accepts the content of the field."""
+        """Types a text in a field and accepts it. An empty text accepts the content of the field."""
         if text:
             field.value = text
             await self._pause()
         await field.action_submit()
 
     async def _choose(self, screen: PickerScreen, text: str) -> None:
-        """Chooses an entry by its number or its title; other texts narrow the list, and chooses the only match."""
+        """Chooses an entry by its number or its title. Any other text narrows the list, and chooses the only match."""
         choices = screen.query_one(ChoiceList)
         titles = [choice.title.lower() for choice in choices.matches]
         if text.lower() in titles:
@@ -311,9 +311,9 @@ class PlainWorkbench(Workbench):
             screen.on_input_submitted()
 
     async def _narrow_choices(self, screen: PickerScreen, choices: ChoiceList, text: str) -> int | None:
-        """Narrows a list to the entries that match `text`. Returns the row of the only one, or of the one called `text`.
+        """Narrows a list to the entries that match `text`. Returns the row of the only one, or of one called `text`.
 
-        Returns `None` if several match. If none does, prints that, and shows all entries again.
+        Returns `None` if several match. If none does, prints a message, and shows all entries again.
         """
         field = screen.query_one(Input)
         field.value = text
@@ -328,7 +328,7 @@ class PlainWorkbench(Workbench):
         return titles.index(text.lower()) if text.lower() in titles else None
 
     async def _set_option(self, screen: OptionScreen, text: str) -> None:
-        """Sets an option of a pass, as `name=value`. An empty line accepts all of them."""
+        """Sets an option of a pass, as `name=value`. An empty text accepts all options."""
         name, equals, value = text.partition("=")
         indices = [index for index, option in enumerate(screen.options) if option.name == name.strip()]
         if not text:
@@ -343,7 +343,7 @@ class PlainWorkbench(Workbench):
             self._printed_screen = screen
 
     async def _use_list(self, screen: Screen[Any], text: str) -> bool:
-        """Chooses a row of an open list by its number, or press one of its keys. Returns false for other lines."""
+        """Chooses a row of an open list by its number, or presses one of its keys. Returns false for other lines."""
         assert self._pilot is not None
         words = text.split()
         if not words:
@@ -365,7 +365,7 @@ class PlainWorkbench(Workbench):
     # ---- commands that only this workbench has -----------------------------------------------------------------------
 
     async def _help(self, words: Sequence[str]) -> None:
-        """Prints the list of commands, or what the action named by `words` or similar ones do."""
+        """Prints the list of commands, or what the action that `words` name does, or else what similar ones do."""
         if not words:
             self._printer.say(COMMANDS_HELP)
             return
@@ -424,7 +424,7 @@ class PlainWorkbench(Workbench):
             self._printer.say("no IR yet: the recipe has not been compiled")
 
     async def _stage(self, words: Sequence[str]) -> None:
-        """Shows the stage with that number or names, or the last one of that phase, and prints its lines."""
+        """Shows the stage with that number or name, or the last one of that phase, and prints its lines."""
         name, rows = " ".join(words), self.ir.rows
         by_number = [row for number, row in enumerate(rows, 1) if str(number) == name]
         matching = by_number or [row for row in rows if row.stage.name == name]

@@ -41,7 +41,7 @@ def copy_to_tmux(text: str) -> None:
 
 
 def _load_buffer(text: str) -> None:
-    """Loads `text` into a buffer of tmux, and with `-w` into the terminal's clipboard, if tmux has this option (3.2)."""
+    """Loads `text` into a buffer of tmux; if tmux has the option `-w` (3.2), also into the terminal's clipboard."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             command = ["tmux", "load-buffer", *option, "-"]
@@ -162,7 +162,7 @@ def exit_with_server(driver: type[Driver]) -> type[Driver]:
                 os.write(self.fileno, data)
 
         def run_input_thread(self) -> None:
-            """Handles input up to its end. Then exit the application, and kill the process if that takes too long."""
+            """Handles input up to its end. Then exits the application, or kills the process if that takes too long."""
             super().run_input_thread()
             self._app.post_message(ExitApp())
             threading.main_thread().join(EXIT_SECONDS)

@@ -104,7 +104,7 @@ class Tour:
 
     def __init__(self, get_layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
         self._get_layout, self._say = get_layout, say
-        # The index of the step in `STEPS`. It is outside of them before and after the tour.
+        # The index of the step in `STEPS`. Before and after the tour, no step has it.
         self._index = -1
         self.lines = self.make_lines()
 

@@ -94,7 +94,7 @@ class WorkbenchService(AppService):
             await asyncio.sleep(_RESIZE_SECONDS)
 
     async def stop(self) -> None:
-        """Asks the workbench to exit, and kill it if it does not."""
+        """Asks the workbench to exit, and kills it if it does not."""
         task, process, self._task = self._task, self._process, None
         if task is None or process is None:
             return
