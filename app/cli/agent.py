@@ -374,7 +374,7 @@ class AgentProgram:
             if len(self._compilations) > _MAX_COMPILATIONS:
                 del self._compilations[next(iter(self._compilations))]
         compilation, failed = self._compilations[recipe]
-        return compilation.ordered(), compilation.assignments, failed
+        return compilation.ordered_stages(), compilation.assignments, failed
 
     async def stage(self, selector: str) -> Stage:
         """The stage that a number, a name or a phase selects. Raises `BuddyError`."""
@@ -391,7 +391,7 @@ class AgentProgram:
     def compiled_stages(self) -> Sequence[Stage]:
         """The stages of the current recipe; empty if it has not been compiled."""
         recipe = self._recipes.get(self._graph)
-        return self._compilations[recipe][0].ordered() if recipe in self._compilations else ()
+        return self._compilations[recipe][0].ordered_stages() if recipe in self._compilations else ()
 
 
 def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:

@@ -93,14 +93,14 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     location = group.add_mutually_exclusive_group()
     text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
-    location.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
+    location.add_argument("--engine", type=shell_command, metavar="COMMAND", default="", help=text)
     text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/how-to/remote.md"
     location.add_argument("--remote", type=ssh_host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
     text = "run ssh with `-o OPTION`, such as 'Port=2222'; may be repeated"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
     text = "command that connects to HOST, such as 'ssh -F FILE' (default: ssh)"
-    group.add_argument("--ssh", type=shell_words, metavar="COMMAND", default="ssh", help=text)
+    group.add_argument("--ssh", type=shell_command, metavar="COMMAND", default="ssh", help=text)
     text = "path of buddy-tui on HOST, such as venv/bin/buddy-tui (default: buddy-tui)"
     group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
     text = "folder on HOST that SOURCE is relative to (default: the home folder)"
@@ -115,7 +115,7 @@ def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> N
     """Adds the options that say what the failure is, and the command that shows it on a module."""
     group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=required)
     text = "a command that exits with 0 if the module is interesting"
-    group.add_argument("--test", type=shell_words, metavar="COMMAND", help=text)
+    group.add_argument("--test", type=shell_command, metavar="COMMAND", help=text)
     group.add_argument(
         "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
     )
@@ -123,7 +123,7 @@ def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> N
     group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
     group = parser.add_argument_group("command").add_mutually_exclusive_group()
     text = "the command for --crash, --verifier and --contains, with {} for the module"
-    group.add_argument("--command", type=shell_words, metavar="COMMAND", help=text)
+    group.add_argument("--command", type=shell_command, metavar="COMMAND", help=text)
     text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
     group.add_argument("--mlir-opt", metavar="PATH", help=text)
 
@@ -401,7 +401,7 @@ def backend_flag(text: str) -> str:
     return f"--{name}"
 
 
-def shell_words(text: str) -> str:
+def shell_command(text: str) -> str:
     """`text` unchanged, if the shell can split it into words. Raises `ArgumentTypeError` if not."""
     try:
         shlex.split(text)

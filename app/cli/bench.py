@@ -126,7 +126,7 @@ def _measure(
         (output / "bench.json").write_text(json.dumps(results, indent=2) + "\n")
         (output / "bench.md").write_text(report.format_markdown(results))
     console.clear_progress()
-    _plot(results, output / "bench.svg", console)
+    _write_plot(results, output / "bench.svg", console)
     return results
 
 
@@ -185,7 +185,7 @@ def _parse_thread_count(text: str) -> int:
     return int(text)
 
 
-def _plot(results: dict[str, object], path: Path, console: Console) -> None:
+def _write_plot(results: dict[str, object], path: Path, console: Console) -> None:
     """Writes the plot. Without matplotlib, prints a note instead."""
     try:
         report.write_plot(results, path)

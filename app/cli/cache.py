@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         if options.action == "export":
-            return _export(options, console)
+            return _export_archive(options, console)
         if options.action == "import":
-            return _import(options, console)
+            return _import_archive(options, console)
     except ArchiveError as error:
         console.error(error.diagnostic)
         return FAILURE
@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
         except OSError as error:
             console.error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
             return FAILURE
-    return _show(options, console)
+    return _print_caches(options, console)
 
 
 def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
@@ -87,7 +87,7 @@ def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--key is an option of `buddy-tui cache import FILE`")
 
 
-def _show(options: argparse.Namespace, console: Console) -> int:
+def _print_caches(options: argparse.Namespace, console: Console) -> int:
     """Prints the folder, the limit and the size of each cache. Returns the exit code."""
     counts = disk_cache.count_files()
     if options.json:
@@ -116,7 +116,7 @@ def _print_table(counts: dict[str, tuple[int, int]]) -> None:
 # ---- export -------------------------------------------------------------------------------------------------------
 
 
-def _export(options: argparse.Namespace, console: Console) -> int:
+def _export_archive(options: argparse.Namespace, console: Console) -> int:
     """Writes an archive with the code that the programs of `--program` need, or with all code. Returns the exit code.
 
     Raises `ArchiveError`.
@@ -203,21 +203,21 @@ def _compile_program(program: str, plain: bool, console: Console) -> int:
 # ---- import -------------------------------------------------------------------------------------------------------
 
 
-def _import(options: argparse.Namespace, console: Console) -> int:
+def _import_archive(options: argparse.Namespace, console: Console) -> int:
     """Adds the archive to the cache. Returns the exit code: a failure if nothing is added. Raises `ArchiveError`."""
     trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
     contents = cache_archive.read(options.file, trust)
-    result = cache_archive.store(contents)
-    for name, reason in result.rejected.items():
+    imported = cache_archive.store(contents)
+    for name, reason in imported.rejected.items():
         what = f"the entries of {name} were not imported: {reason}"
         console.error(
             Diagnostic(what, str(options.file), "export the cache on a machine and installation like this one")
         )
     if options.json:
-        print(json.dumps({"stored": _counts_json(result.stored), "rejected": result.rejected}, indent=2))
-    elif result.stored:
-        _print_table(result.stored)
-    return 0 if result.stored else FAILURE
+        print(json.dumps({"stored": _counts_json(imported.stored), "rejected": imported.rejected}, indent=2))
+    elif imported.stored:
+        _print_table(imported.stored)
+    return 0 if imported.stored else FAILURE
 
 
 def _count_by_cache(contents: ArchiveContents) -> dict[str, tuple[int, int]]:

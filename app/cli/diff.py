@@ -103,12 +103,12 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
     else:
         first = (await engine.open_program(options, script))[0]
     second = await _second_recipe(engine, options, first, second_file)
-    stages = (await engine.compile(first)).ordered()
+    stages = (await engine.compile(first)).ordered_stages()
     if second is None:
         before, after = (_TitledStage(choose_stage(stages, name), "") for name in options.stage)
         differences = [await _compare_stages(engine, options, before, after)]
     else:
-        second_stages = (await engine.compile(second)).ordered()
+        second_stages = (await engine.compile(second)).ordered_stages()
         first_title = f"A, {_recipe_title(first, first_file, second)}"
         second_title = f"B, {_recipe_title(second, second_file or options.against or first_file, first)}"
         differences = []
@@ -116,7 +116,7 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
             old = None if first_stage is None else _TitledStage(first_stage, first_title)
             new = None if second_stage is None else _TitledStage(second_stage, second_title)
             differences.append(await _compare_stages(engine, options, old, new))
-    _report(options, differences, as_table=second is not None and not options.stage)
+    _print_differences(options, differences, as_table=second is not None and not options.stage)
     return DIFFERS if options.exit_code and any(difference.differs for difference in differences) else 0
 
 
@@ -208,7 +208,7 @@ def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
     return ", ".join([f"graph {recipe.graph}", Path(file).name or recipe.preset, *settings])
 
 
-def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
+def _print_differences(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
     """Prints the differences as JSON, as a table with a row for each stage, or as the unified diff of one stage."""
     diff_mode = "structural" if options.structural else "line"
     if options.json:

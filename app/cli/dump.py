@@ -18,14 +18,14 @@ from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
 
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
-LLVM_STAGES = "llvm:"
+_LLVM_PREFIX = "llvm:"
 
 
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("dump", VERBS["dump"])
     text = (
         "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), a number, or "
-        f"{LLVM_STAGES}3 or {LLVM_STAGES}gvn for the stage after a pass of LLVM's optimiser"
+        f"{_LLVM_PREFIX}3 or {_LLVM_PREFIX}gvn for the stage after a pass of LLVM's optimiser"
     )
     parser.add_argument("--stage", metavar="NAME", help=text)
     text = "every stage of every graph, one file each; with --stage, that stage of every graph"
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
         parser.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
     if not options.stage and not options.nodes and options.output is None:
         parser.error("--all needs -o DIR")
-    options.llvm_passes |= (options.stage or "").startswith(LLVM_STAGES)
+    options.llvm_passes |= (options.stage or "").startswith(_LLVM_PREFIX)
     console = Console(options.plain, stdout_is_data=True)
     return run_with_engine(options, console, lambda engine: _dump(engine, options, script))
 
@@ -81,7 +81,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
     """Dumps the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
     code = 0
     try:
-        stages = (await engine.compile(recipe)).ordered()
+        stages = (await engine.compile(recipe)).ordered_stages()
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
@@ -126,8 +126,8 @@ def _choose_llvm_stage(stages: Sequence[Stage], selector: str) -> Stage:
     if selector.isdigit():
         if int(selector) < len(passes):
             return passes[int(selector)]
-        last = f"{LLVM_STAGES}{len(passes) - 1}"
-        raise UsageError(f"no stage {LLVM_STAGES}{selector}: the stages of LLVM's passes end with {last}")
+        last = f"{_LLVM_PREFIX}{len(passes) - 1}"
+        raise UsageError(f"no stage {_LLVM_PREFIX}{selector}: the stages of LLVM's passes end with {last}")
     return choose_stage(passes, selector)
 
 
@@ -138,8 +138,8 @@ def choose_stage(stages: Sequence[Stage], selector: str) -> Stage:
     """
     if selector.isdigit() and int(selector) < len(stages):
         return stages[int(selector)]
-    if selector.startswith(LLVM_STAGES):
-        return _choose_llvm_stage(stages, selector.removeprefix(LLVM_STAGES))
+    if selector.startswith(_LLVM_PREFIX):
+        return _choose_llvm_stage(stages, selector.removeprefix(_LLVM_PREFIX))
     name, _, number = selector.partition("#")
     with_name = [stage for stage in stages if stage.name == name]
     if number.isdigit() and 1 <= int(number) <= len(with_name):

@@ -72,7 +72,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
     recipe = await engine.open_graph(options, script)
     stage_text = ""
     if options.stage:
-        stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
+        stage = choose_stage((await engine.compile(recipe)).ordered_stages(), options.stage)
         if stage.language != "mlir":
             raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
         stage_text = stage.text

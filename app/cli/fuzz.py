@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
         console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))
         return FAILURE
     console.clear_progress()
-    return _report(batches, options, console)
+    return _print_outcomes(batches, options, console)
 
 
 def _make_plan(options: argparse.Namespace) -> FuzzPlan:
@@ -150,7 +150,7 @@ def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
         )
 
 
-def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
+def _print_outcomes(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
     """Prints the outcomes of all programs. Returns the exit code: a failure if any program is faulty."""
     outcomes, drawn = total(batches), merge_histograms(batch.drawn for batch in batches)
     n_faults = sum(outcomes[name] for name in FAULTS)

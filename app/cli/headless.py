@@ -106,7 +106,7 @@ class CollectedCompilation:
         elif isinstance(frame, Ran):
             self.report = frame.report
 
-    def ordered(self) -> tuple[Stage, ...]:
+    def ordered_stages(self) -> tuple[Stage, ...]:
         """The stages in pipeline order."""
         return tuple(stage for _, stage in sorted(self.stages.items()))
 
@@ -199,7 +199,7 @@ class Headless:
 
         Raises `UsageError` for an unknown step.
         """
-        stages = (await self.compile(recipe)).ordered()
+        stages = (await self.compile(recipe)).ordered_stages()
         skipped: set[int] = set()
         for selector in selectors:
             name, _, number = selector.partition("#")
@@ -299,7 +299,7 @@ class Headless:
         try:
             await self._follow(frame, compilation.add, step_limit)
         except Failure as failure:
-            raise Failure(failure.diagnostic, (*compilation.ordered(), *failure.stages)) from failure
+            raise Failure(failure.diagnostic, (*compilation.ordered_stages(), *failure.stages)) from failure
         if compilation.compiled is not None:
             for note in compilation.compiled.notes:
                 self.console.note(f"note: {note}")

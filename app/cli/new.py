@@ -279,7 +279,7 @@ _PACKAGE_NAMES = ("msgspec", "torch")
 def plugin_files(kind: str, name: str) -> dict[str, str]:
     """Returns the texts of a plug-in's files by their names."""
     module = name.replace("-", "_")
-    values = {
+    replacements = {
         "@NAME@": name,
         "@MODULE@": module,
         "@CLASS@": "".join(word.capitalize() for word in name.split("-")),
@@ -287,8 +287,8 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
     }
 
     def fill_placeholders(text: str) -> str:
-        for placeholder, value in values.items():
-            text = text.replace(placeholder, value)
+        for placeholder, replacement in replacements.items():
+            text = text.replace(placeholder, replacement)
         return text
 
     modules, tests, readme_text = _CONTENTS_OF_KIND[kind]

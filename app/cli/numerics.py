@@ -78,15 +78,15 @@ async def _compare_graph(
     """
     info = engine.graphs[recipe.graph]
     report = await _compare_nodes(engine, options, recipe, own_errors=not (options.no_own or options.nans))
-    result = numerics.as_json(report, info)
+    report_json = numerics.as_json(report, info)
     if not options.json:
         print(f"graph {report.graph}, {info.name}")
         print("\n".join(_nan_lines(report, info) if options.nans else _report_lines(report, info, options.top)))
     if options.toggles:
-        result["toggles"] = await _compare_without_passes(engine, options, recipe, report)
+        report_json["toggles"] = await _compare_without_passes(engine, options, recipe, report)
     if script_path is not None and report.first:
-        result["files"] = await _save_node(engine, recipe, report.first, script_path)
-    return result
+        report_json["files"] = await _save_node(engine, recipe, report.first, script_path)
+    return report_json
 
 
 async def _compare_nodes(

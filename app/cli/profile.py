@@ -94,7 +94,7 @@ async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: R
 async def _profile_compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
     """Compiles a graph, and measures the time of each phase and pass. Raises `Failure`."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
-    stages, compiled = compilation.ordered(), compilation.compiled
+    stages, compiled = compilation.ordered_stages(), compilation.compiled
     assert compiled is not None
     root = compile_flame(stages, compiled, info)
     title = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"

@@ -99,7 +99,7 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
         console.clear_progress()
     with reporting_write_errors(output):
         script = _write_files(output, reduction)
-    _report(options, reduction, output, script, console)
+    _print_summary(options, reduction, output, script, console)
     return code
 
 
@@ -150,7 +150,12 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
             raise UsageError("say what the failure is: --test COMMAND, --crash, --verifier or --contains TEXT")
         if options.contains == "":
             raise UsageError("--contains needs a text: every output contains the empty one")
-        kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
+        if options.crash:
+            kind = "crash"
+        elif options.verifier:
+            kind = "verifier"
+        else:
+            kind = "contains"
         command = shlex.split(options.command) if options.command is not None else [_mlir_opt_path(options.mlir_opt)]
     if not command:
         raise UsageError("the command is empty")
@@ -218,7 +223,9 @@ def _write_files(output: Path, reduction: Reduction) -> Path:
     return script
 
 
-def _report(options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console) -> None:
+def _print_summary(
+    options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console
+) -> None:
     """Prints the sizes, the number of tests, and the paths of the reduced module and the script."""
     state = reduction.progress
     if options.json:

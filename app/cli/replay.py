@@ -59,7 +59,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     """Compiles the reproducer, runs it unless the original failed, and prints differences. Returns the exit code."""
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
-    changed_stages = await _changed_stages(engine, compilation.ordered(), description)
+    changed_stages = await _changed_stages(engine, compilation.ordered_stages(), description)
     values_path = options.folder / VALUES_FILE
     ran = None
     if not description.problem:

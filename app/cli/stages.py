@@ -32,7 +32,7 @@ async def _list_stages(engine: Headless, options: argparse.Namespace, script: tu
     code, graphs = 0, []
     for recipe in await engine.open_program(options, script):
         try:
-            stages = (await engine.compile(recipe)).ordered()
+            stages = (await engine.compile(recipe)).ordered_stages()
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             code, stages = FAILURE, failure.stages

@@ -68,16 +68,18 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
     errors: list[UsageError] = []  # reported only if no graph has the node
     for recipe in await engine.open_program(options, script):
         info = engine.graphs[recipe.graph]
+        stages: Sequence[Stage] = ()
+        if not options.beside:
+            stages, problem = await _compile_stages(engine, recipe, f"graph {recipe.graph}")
+            code = FAILURE if problem else code
+            if not stages:
+                continue
         try:
             if options.beside:
                 comparison = await _compare_pipelines(engine, options, recipe, info)
                 answer: _TwoPipelines | _Coverage | _NodeLines | _LineNodes = comparison
                 code = FAILURE if any(pipeline.problem for pipeline in comparison.pipelines) else code
             else:
-                stages, problem = await _compile_stages(engine, recipe, f"graph {recipe.graph}")
-                code = FAILURE if problem else code
-                if not stages:
-                    continue
                 answer = await _trace_selector(engine, options, recipe, info, stages)
         except UsageError as error:
             errors.append(error)
@@ -98,7 +100,7 @@ async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tup
     If the compilation fails, prints the error of `subject`, and returns the stages up to the failure and the error.
     """
     try:
-        return (await engine.compile(recipe)).ordered(), ""
+        return (await engine.compile(recipe)).ordered_stages(), ""
     except Failure as failure:
         engine.console.error(failure.diagnostic, subject)
         return failure.stages, str(failure.diagnostic)
@@ -255,12 +257,12 @@ class _NodeLines:
 
     def full_text(self) -> str:
         """Every line of the nodes, stage by stage."""
-        return "\n".join(
-            "\n".join([f"{row.display_name}, {stage.phase}", *_numbered_lines(traces[stage.text])])
-            for row, traces in self._traced_nodes
-            for stage in self._stages
-            if stage.text in traces
-        )
+        lines: list[str] = []
+        for row, traces in self._traced_nodes:
+            for stage in self._stages:
+                if stage.text in traces:
+                    lines += [f"{row.display_name}, {stage.phase}", *_numbered_lines(traces[stage.text])]
+        return "\n".join(lines)
 
     def _node_table(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
         pairs = [(stage, traces[stage.text]) for stage in self._stages if stage.text in traces]

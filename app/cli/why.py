@@ -95,7 +95,7 @@ async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, st
 
 async def _machine_code_remarks(engine: Headless, compilation: CollectedCompilation, row: NodeRow) -> list[NodeRemark]:
     """A remark with the node's instruction count and functions; empty without assembly, or if no code is generated."""
-    text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
+    text = next((stage.text for stage in compilation.ordered_stages() if stage.language == "asm"), "")
     if not text or not is_computed(row):
         return []
     client = engine.client

@@ -96,7 +96,7 @@ def _tab_parts(
     """
     statuses = [graph_status(state, workspace, number) for number in range(len(state.graphs))]
     tabs = [
-        GraphTab(info.name, number, f" {status}" if status else "", True, role)
+        GraphTab(info.name, number, mark=f" {status}" if status else "", role=role)
         for number, (info, (status, role)) in enumerate(zip(state.graphs, statuses, strict=True))
     ]
     if state.graph >= len(tabs):

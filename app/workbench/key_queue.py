@@ -21,9 +21,9 @@ OPENING_CHECK_SECONDS = 0.02
 OPENING_MESSAGE_SECONDS = 0.5
 # After this time, the next key is delivered although a widget is still busy with the previous one.
 DELIVERY_SECONDS = 2.0
-# The number of passes through the message queues after which the effects of a key are complete. At least two, because a
+# The number of rounds through the message queues after which the effects of a key are complete. At least two, because a
 # binding may post a message; more while the focus moves, up to the maximum.
-_MIN_PASSES, _MAX_PASSES = 2, 10
+_MIN_ROUNDS, _MAX_ROUNDS = 2, 10
 # The keys that cancel the job that the keys wait for.
 _CANCEL_KEYS = ("ctrl+c", "escape")
 
@@ -71,9 +71,9 @@ class KeyQueue:
         self._app, self._jobs, self._deliver, self._say = app, jobs, deliver, say
         self._waiting: deque[events.Event] = deque()
         self._delivering = False
-        # The number of the key whose effects are awaited, and of the passes through the queues since it was delivered.
-        self._generation = self._passes = 0
-        # The screen and the focused widget when the last pass began.
+        # The number of the key whose effects are awaited, and of the rounds through the queues since it was delivered.
+        self._generation = self._rounds = 0
+        # The screen and the focused widget when the last round began.
         self._focus: tuple[object, object] = (None, None)
         # Calls `_give_up`.
         self._time_limit: asyncio.TimerHandle | None = None
@@ -109,7 +109,7 @@ class KeyQueue:
             self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
             return
         path = self._path()
-        self._passes = 0
+        self._rounds = 0
         self._generation += 1
         self._limit_time()
         event = self._waiting.popleft()
@@ -157,9 +157,9 @@ class KeyQueue:
             passage = _Passage(path[index + 1 :], generation, self._pass_through)
             if pump.post_message(events.Callback(callback=passage.go_on)):
                 return
-        self._passes += 1
+        self._rounds += 1
         focus = (self._app.screen, self._app.focused)
-        if self._passes < _MIN_PASSES or (focus != self._focus and self._passes < _MAX_PASSES):
+        if self._rounds < _MIN_ROUNDS or (focus != self._focus and self._rounds < _MAX_ROUNDS):
             await self._pass_through(self._path(), generation)
             return
         if self._time_limit is not None:
