@@ -1,7 +1,8 @@
 """Options shared by the verbs, and the separation of our options from the arguments of the user's script.
 
 Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, except those that look
-like a misspelt option of ours. If the words contain `--`, only what follows it belongs to the script.
+like a misspelt option of ours. With `--`, only what follows it belongs to the script, and unknown options before it are
+errors.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterable[Option]:
 
 
 def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
-    """The kind of the path that is the value of an option or argument, by its metavar and type.
+    """Whether the value of an option or argument is a file or a folder, by its metavar and type.
 
-    Empty if the value is not a path, or is a path on another machine.
+    Empty if the value is neither, or is on another machine.
     """
     name = str(action.metavar or action.dest).upper()
     if action.dest.startswith("remote"):
@@ -91,9 +91,9 @@ def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
 
 # ---- bash ----------------------------------------------------------------------------------------------------------
 
-# The script sets `words` to the candidates, and `files` if files or folders are candidates too. `bash_script` replaces
-# the names between @: VERBS is a pattern for all verbs, and VERB_WORDS their list. VALUES are the candidates for the
-# value of each option, OPTIONS the options of each verb, ARGUMENTS the candidates for its positional arguments.
+# The script sets `words` to the candidates, and `files` to `file` or `folder` if these are candidates too.
+# `bash_script` replaces the names between @: VERBS is a pattern for all verbs, VERB_WORDS their list, OPTIONS the
+# options of each verb. VALUES and ARGUMENTS are the candidates for the values of options and for positional arguments.
 _BASH_TEMPLATE = r"""# Completion of buddy-tui in bash, by `buddy-tui completion bash`.
 _buddy_tui() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words= files= word index

@@ -313,7 +313,7 @@ def _plugin_facts(catalogue: Passes) -> Facts:
 
 
 async def _pane_facts() -> Facts:
-    """The panes of plug-ins on this machine, not on that of the engine. Each is imported, in a thread."""
+    """The panes of plug-ins on this machine, even if the engine runs on another one. Imports each pane in a thread."""
     sources, problems = find_panes()
     facts = []
     for source in sources:

@@ -146,9 +146,9 @@ class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
     `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
-    `step_seconds` is the time limit of each step of a compilation. With `reopens`, compilations of earlier sessions are
-    used; with `reuses`, so are captured graphs of earlier sessions that still give the model's results. `times` are the
-    seconds that the parts of all requests took, such as capture and lowering.
+    `step_seconds` is the time limit of each step of a compilation. With `reopens`, the engine uses compilations of
+    earlier sessions; with `reuses`, also captured graphs of earlier sessions that still give the model's results.
+    `times` are the seconds that the parts of all requests took, such as capture and lowering.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -195,7 +195,7 @@ class Headless:
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     async def _without_dump_steps(self, recipe: Recipe, selectors: Sequence[str]) -> Recipe:
-        """`recipe`, which is of a dump, without the steps `NAME`, or only without the second one for `NAME#2`.
+        """The recipe of a dump without the selected steps: by `NAME` all of that name, by `NAME#2` the second.
 
         Raises `UsageError` for an unknown step.
         """
@@ -224,8 +224,8 @@ class Headless:
     ) -> Recipe:
         """Opens the source. Returns the recipe of one graph: of the first that has all `nodes`, or else of the first.
 
-        With `--graph`, only that graph is considered. If several graphs are, a note names the selected one. Raises like
-        `open_program`.
+        With `--graph`, it is the recipe of that graph. Otherwise, if there are several graphs, prints which one is used.
+        Raises like `open_program`.
         """
         recipes = await self.open_program(options, arguments)
         selected = next((recipe for recipe in recipes if self._has_nodes(recipe.graph, nodes)), recipes[0])

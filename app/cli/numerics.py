@@ -166,7 +166,7 @@ async def _compare_without_passes(
 
 
 def _error_cells(variant: dict[str, Any], full_error: float) -> tuple[str, str]:
-    """The error without a pass, and its difference from the error with all passes; or the failure."""
+    """The error without a pass, and its difference from the error with all passes; or the failure, and ""."""
     if "failed" in variant:
         return variant["failed"][:60], ""
     return f"{variant['error']:.2e}", f"{variant['error'] - full_error:+.1e}"

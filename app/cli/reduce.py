@@ -104,7 +104,7 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
 
 
 def _check_output(output: Path, source: Path) -> None:
-    """Raises `UsageError` if `output` cannot be written: a reduction may take long, so this is checked before it."""
+    """Raises `UsageError` if `output` cannot be written. Called before the reduction, which may take long."""
     if output.resolve() == source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
     if output.is_dir():

@@ -84,7 +84,7 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 
 
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, results: _Results) -> None:
-    """Runs a graph, prints the report, and adds it to `results`. A failure is printed and added, too."""
+    """Runs a graph, prints the report or the failure, and adds it to `results`."""
     try:
         compilation = await engine.run(
             recipe,

@@ -229,7 +229,7 @@ class BackendCommands:
         return self._descriptions[name]
 
     def _edit_chosen_flag(self, answer: object) -> None:
-        """Asks for the value of the chosen flag, or for a flag.
+        """Asks for the value of the chosen flag; for `_TYPE_FLAG`, asks for a flag with its value.
 
         `answer` is a flag that the compiler lists, a text `--NAME=VALUE`, `_TYPE_FLAG`, or `None` without a choice.
         """

@@ -183,7 +183,7 @@ class GraphCommands:
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def choose_graph(self) -> None:
-        """Chooses a graph in a list with the status and the graph break of each."""
+        """Lists the graphs, each with its status and its graph break, and shows the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         state = self._context.state

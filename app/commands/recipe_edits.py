@@ -70,7 +70,7 @@ class RecipeEditCommands:
         self._context.edits.edit(self._workspace.preset, "reset to the preset")
 
     def choose_threads(self) -> None:
-        """Chooses the number of threads for compiled code and eager, up to the cores of the engine's machine."""
+        """Asks for the number of threads of compiled code and eager, up to the cores of the engine's machine."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         threads, welcome = self._workspace.recipe.threads, self._context.state.welcome
@@ -206,7 +206,7 @@ def _run_editor(words: Sequence[str]) -> int:
 
 @contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """Ignores SIGINT in this process while the editor runs: ctrl+c in the terminal also reaches the workbench.
+    """Ignores SIGINT in this process while the editor runs, because ctrl+c also reaches the workbench.
 
     The handler is an empty function instead of `SIG_IGN`, because the editor would inherit `SIG_IGN`.
     """

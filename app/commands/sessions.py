@@ -63,7 +63,7 @@ class EngineCommands:
         self._context.say(f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}")
 
     def start_over(self) -> None:
-        """Restarts the engine, and runs the script again. If the connection to the engine failed, connects again."""
+        """Connects again if the connection to the engine failed. Otherwise, restarts the engine and runs the script."""
         session, state = self._context.session, self._context.state
         if state.connection_error and not state.silent_seconds:
             session.reconnect()
@@ -113,7 +113,7 @@ class ProgramCommands:
         self._recent.add(self._context.workspace.source, self._context.workspace.arguments)
 
     def ask_program(self) -> None:
-        """Chooses a recent program, or types a path, and opens it."""
+        """Lets the user choose a recent program or type a path, and opens it."""
         from buddy.app.screens.programs import ProgramScreen
 
         recent, workspace = self._recent.read(), self._context.workspace

@@ -33,7 +33,7 @@ ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
-# The actions whose keys the key line shows in the entry of an action. The others show only their own key.
+# The entries of the key line that show the keys of two actions: these actions, by the action of the entry.
 _BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
 # Actions of the key line in every pane. The last `_ALWAYS_SHOWN` are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")

@@ -112,7 +112,7 @@ WHICH_KEY_SECONDS = 0.4
 # The keys that turn the pages of the list, unless the sequence has them as second keys.
 PAGE_KEYS = {"down": 1, "pagedown": 1, "right": 1, "up": -1, "pageup": -1, "left": -1}
 # The least width of a column of the list, and the least gap between columns, in cells.
-_MIN_COLUMN, _MIN_GAP = 20, 1
+_MIN_COLUMN_WIDTH, _MIN_GAP = 20, 1
 
 
 class WhichKey(Widget):
@@ -174,7 +174,7 @@ class WhichKey(Widget):
     def _column_count(self) -> int:
         """The number of columns: as many of the width of the longest entry as fit, but at least one."""
         widest = max((len(f"{key} {action.title}") for key, action in self._continuations), default=0)
-        return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN))
+        return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN_WIDTH))
 
     @property
     def _column_width(self) -> int:
