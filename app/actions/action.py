@@ -115,9 +115,10 @@ class Situation:
     `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked. `is_tree` says that the
     graph pane shows a tree of modules.
 
-    `is_edited` says that the recipe differs from its preset, `has_edits_of_others` that another workbench with the same
-    program has edited its recipe, `is_extract` that the graph consists of nodes extracted from another graph, `is_dump`
-    that the program is a dump of another compiler. `has_problem` says that something has failed, with a diagnostic.
+    `is_edited` says that the recipe differs from its preset, and `has_edits_of_others` that another workbench with the
+    same program has edited the recipe. `is_extract` says that the graph consists of nodes extracted from another graph,
+    and `is_dump` that the program is a dump of another compiler. `has_problem` says that something has failed, with a
+    diagnostic.
     """
 
     engine: str = "starting"

@@ -77,7 +77,7 @@ class Folder:
         return True
 
     def resolve_source(self, text: str) -> str:
-        """A source to open, `model.py` or `model.py:name`, with the absolute path of the file. Raises `BuddyError`."""
+        """The source `text`, `model.py` or `model.py:name`, with the absolute path of the file. Raises `BuddyError`."""
         path = self.resolve(text)
         file, colon, name = text.rpartition(":")
         if not path.exists() and colon:
@@ -85,14 +85,14 @@ class Folder:
         return str(self.existing_file(text))
 
     def existing_file(self, text: str) -> Path:
-        """The absolute path of an existing file in the folder. Raises `BuddyError` for other paths."""
+        """The absolute path of the file `text`. Raises `BuddyError` unless it exists and is in the folder."""
         path = self.resolve(text)
         if not path.is_file():
             raise BuddyError(f"there is no file {text:.200}", str(self.root), "give the path of a file in the folder")
         return path
 
     def new_file(self, text: str, *, overwrite: bool) -> Path:
-        """The absolute path of a file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
+        """The absolute path of the file `text`. Raises `BuddyError` if it exists, unless it may be overwritten."""
         path = self.resolve(text)
         if path.is_dir() or path == self.root:
             raise BuddyError(f"{text:.200} is a folder", str(self.root), "give the name of a file")

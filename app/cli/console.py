@@ -34,8 +34,8 @@ class Console:
     def progress(self, text: str) -> None:
         """Shows progress. On a terminal, it replaces the previous progress.
 
-        In a pipe or a file, it is a line, which is not printed if its first word, such as "compiling", is that of the
-        previous one: a log has one line for each activity.
+        In a pipe or a file, it is a new line, unless its first word, such as "compiling", is the same as before: a log
+        has one line for each activity.
         """
         self._end_line()
         if self._redraws:

@@ -36,7 +36,7 @@ shows how many lines of each stage differ, and the stages that only A (the first
 """
 # Exit codes of --exit-code, as of diff(1).
 DIFFERS, COULD_NOT_COMPARE = 1, USAGE_ERROR
-# The settings of a recipe that its title lists where they differ.
+# The settings that the titles of two recipes list if they differ.
 _TITLED_FIELDS = (
     "dialect",
     "partition",

@@ -162,7 +162,7 @@ class Headless:
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Opens the source. Returns the recipes of the graphs that the options select.
 
-        Raises `UsageError`, and `Failure` if the program cannot be captured.
+        `arguments` are those of the script. Raises `UsageError`, and `Failure` if the program cannot be captured.
         """
         presets = await self.client.request(ListPresets(0, working_folder(options), plugins_of(options)))
         self.presets = presets.presets
@@ -224,7 +224,7 @@ class Headless:
     ) -> Recipe:
         """Opens the source. Returns the recipe of one graph: of the first that has all `nodes`, or else of the first.
 
-        With `--graph`, it is the recipe of that graph. Otherwise, if there are several graphs, prints which one is used.
+        With `--graph`, it is the recipe of that graph. Otherwise, if there are several graphs, prints its name.
         Raises like `open_program`.
         """
         recipes = await self.open_program(options, arguments)

@@ -36,7 +36,7 @@ class UsageError(BuddyError):
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
     """The recipes of the files in `options`, or that of the preset, with the other options applied.
 
-    Options about graphs and nodes are not applied yet. Raises `UsageError`.
+    Options about graphs and nodes are not applied yet. `arguments` are those of the script. Raises `UsageError`.
     """
     trusted = trusted_plugins(options)
     # Without a file, the recipe has no steps: `_apply_options` takes those of a preset.
@@ -281,7 +281,7 @@ def _matches(row: NodeRow, pattern: str) -> bool:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """The names that resemble `name`, as the end of an error message; empty if none does."""
+    """The `known` names that resemble `name`, as the end of an error message; empty if none does."""
     similar_names = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(similar_names)}?" if similar_names else ""
 

@@ -180,9 +180,10 @@ def _mlir_opt_path(path: str | None) -> str:
 
 
 def _generic_form(failure: Failure, text: str, folder: str) -> str:
-    """The module in generic form, as the user's tool prints it.
+    """The module `text` in generic form, as the program of the failure's command prints it.
 
-    Empty for `--test`, for a program whose name does not contain `opt`, and if the tool cannot print the module.
+    Empty for `--test`, for a program whose name does not contain `opt`, and if the program cannot print the module.
+    `folder` is for the file of the module.
     """
     program = failure.command[0]
     if "opt" not in Path(program).name or failure.kind == "test":

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # ---- profile ---------------------------------------------------------------------------------------------------------
 
 
-# The roofline starts at the lowest operational intensity (of the nodes and of the ridge point) divided by this factor,
-# and ends at the highest one multiplied by it.
+# The roofline extends by this factor below the lowest and above the highest operational intensity of the nodes and the
+# ridge point.
 _ROOF_MARGIN_FACTOR = 2.0
 
 

@@ -70,7 +70,7 @@ class ReduceCommands:
         if text_and_failed_step is not None:
             text, step = text_and_failed_step
             summary = "reduce the IR before the pass"
-            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step, "verifier"))))
+            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step))))
         stage = self._ir.chosen_stage
         if stage is not None and stage.language == "mlir" and stage.state != "failed":
             choices += [PickerChoice(title, summary, kind) for kind, title, summary in _FAILURE_CHOICES]
@@ -150,13 +150,13 @@ class ReduceCommands:
                 return before.text, recipe.steps[after.step]
         return None
 
-    def _failure_of_step(self, step: PassStep, kind: FailureKind) -> Failure:
-        """The failure of a pass, as a command that runs it alone."""
+    def _failure_of_step(self, step: PassStep) -> Failure:
+        """The failure of a pass, as a command that runs the pass alone and reports the same error."""
         recipe: Recipe = self._context.workspace.recipe
         command = [sys.executable, "-m", _PASS_RUNNER_MODULE, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
         for plugin in recipe.plugins:
             command += ["--plugin", str(Path(plugin.path).resolve())]
-        return Failure(kind, tuple(command), os.getcwd(), forks=True)
+        return Failure("verifier", tuple(command), os.getcwd(), forks=True)
 
     def _ask_command(self, answer: object, use_failure: Callable[[Failure], object]) -> None:
         """Asks for the command of a failure, whose kind is `answer`, and calls `use_failure` with the failure.
@@ -386,14 +386,14 @@ class BisectCommands:
         else:
             self._ask_criterion()
 
-    def _save_result(self, result: BisectionResult, text: str) -> None:
+    def _save_result(self, result: BisectionResult, typed: str) -> None:
         """Writes the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
 
         def question(folder: Path) -> str:
             existing = [name for name in bisection_texts(result) if (folder / name).exists()]
-            return f"{text.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""
+            return f"{typed.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""
 
-        self._context.files.use_path(text, lambda folder, _: self._write_result(folder, result), question)
+        self._context.files.use_path(typed, lambda folder, _: self._write_result(folder, result), question)
 
     def _write_result(self, folder: Path, result: BisectionResult) -> None:
         try:

@@ -90,7 +90,7 @@ class CompareCommands:
             self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return
         current = self._context.workspace.recipe
-        # Plug-ins are code: only those that the user has loaded are used, not those that the file names.
+        # Plug-ins are code: the recipe uses those that the user has loaded, not those of the file.
         recipe = replace(
             file_recipe,
             source=current.source,

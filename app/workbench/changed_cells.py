@@ -103,7 +103,7 @@ class TerminalLine:
         return self._strips.get(x) == strip
 
     def record(self, x: int, strip: Strip, texts: Sequence[str], pens: Sequence[Pen]) -> None:
-        """Records that `strip`, with these cells, is at column `x`."""
+        """Records that `strip`, whose cells have these texts and pens, is at column `x`."""
         end = x + len(texts)
         self.texts[x:end], self.pens[x:end] = texts, pens
         self._strips = {
@@ -139,7 +139,7 @@ class TerminalCells:
         return cast(RenderableType, ChangedCellsUpdate(self, update))
 
     def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
-        """Returns the text that makes the terminal show `update`, and records that it shows it."""
+        """Returns the text that makes the terminal show `update`, and records the cells of `update`."""
         colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
         # Escape sequences and texts. `pen` is the terminal's pen after them, `None` before the first of them.
         sequences: list[str] = []
@@ -256,8 +256,8 @@ def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
 def _split_cells(text: str) -> Sequence[str]:
     """Returns the text of each cell of `text`.
 
-    If a character is not one cell wide, the whole text is that of the first cell, and the other cells are
-    `CONTINUATION`, because terminals differ in how they combine characters.
+    If a character is not one cell wide, the first cell has the whole text, and the others have `CONTINUATION`, because
+    terminals differ in how they combine characters.
     """
     return text if text.isascii() else _split_wide_text(text)
 

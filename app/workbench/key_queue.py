@@ -39,9 +39,8 @@ class OpeningJobs(Protocol):
 class _Passage(NamedTuple):
     """A callback in the queue of one object of a path. When it is called, the messages before it have been handled.
 
-    `remaining` are the next objects of the path, `generation` is the number of the key whose effects are awaited. This
-    is a class with a method, because Textual inspects the signature of a method only once, and that of a `partial`
-    each time.
+    `remaining` are the next objects of the path, `generation` is the number of the key whose effects are awaited. The
+    callback is a method, because Textual inspects the signature of a method only once, but of a `partial` each time.
     """
 
     remaining: list[MessagePump]
@@ -56,9 +55,9 @@ class _Passage(NamedTuple):
 class KeyQueue:
     """Delivers keys and pasted text one at a time: each after all effects of the previous one.
 
-    Textual passes a key through the queue of the widget that has focus and of all its parents before it looks up the
-    binding, and moves the focus and mounts a screen later still. Without this queue, keys that arrive in one burst
-    would all go to the widget that had focus at the first of them.
+    Textual passes a key through the queues of the focused widget and of all its parents, and then looks up the binding.
+    Later still, it moves the focus and mounts screens. Without this queue, keys that arrive in one burst would all go
+    to the widget that has focus at the first key.
     """
 
     def __init__(

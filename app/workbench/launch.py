@@ -45,9 +45,9 @@ def run_workbench(
     """Opens the workbench on a program, and runs until the user quits. Returns the exit code of the process.
 
     `directory` is the working directory of the engine. With `watch`, the program is opened again when one of its files
-    changes. `overrides` are recipe fields from the command line, `shapes`, `is_trusted` and `follows_file` are the
-    options `--shape`, `--trust` and `--follow`, `panes` the values of `--pane`. `theme` replaces that of the settings.
-    A `plain` workbench reads commands from stdin and prints lines.
+    changes. `overrides` are recipe fields from the command line. `shapes`, `is_trusted`, `follows_file` and `panes` are
+    the options `--shape`, `--trust`, `--follow` and `--pane`. `theme` replaces that of the settings. With `plain`, the
+    workbench reads commands from stdin and prints lines.
     """
     settings, startup_messages = load_settings(settings_path())
     if theme:

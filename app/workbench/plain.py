@@ -264,7 +264,7 @@ class PlainWorkbench(Workbench):
             await self._pause()
 
     async def _answer(self, text: str) -> bool:
-        """Answers the open question. Returns false if the line is not an answer, but the next command."""
+        """Answers the open question. Returns false if `text` is not an answer, but the next command."""
         prompt, screen = self._prompt, self.screen
         self._printed_screen = None
         if text in ("cancel", "close"):
@@ -518,7 +518,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(line)
 
     async def _load_rows(self, view: CursorView, first: int, count: int) -> None:
-        """Waits until the lines that these rows of the IR pane show are fetched, or `LINE_SECONDS` have passed."""
+        """In the IR pane, waits up to `LINE_SECONDS` until the lines of these rows are fetched."""
         if not isinstance(view, IrPane):
             return
         deadline = time.monotonic() + LINE_SECONDS

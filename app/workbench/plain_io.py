@@ -104,7 +104,7 @@ class Candidates(NamedTuple):
 
 
 def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
-    """Returns the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
+    """Returns the node called `name`; without one, the only node whose name matches the pattern `name` or contains it.
 
     `named_rows` has each node with its displayed name. Returns the candidates if no node or several nodes match.
     """
@@ -201,14 +201,13 @@ class ChangePrinter:
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
-        # What was printed last: the lines of the script, the number of entries of the log, the graphs, whether they
-        # were those of the last session, the notes, the compilation (its recipe and seconds), the run, the problem.
+        # What was printed last.
         self._script_lines: list[str] = []
         self._log_length = 0
         self._graphs: object = ()
-        self._is_restored = False
+        self._is_restored = False  # whether the graphs were those of the last session
         self._notes: tuple[str, ...] = ()
-        self._compilation: tuple[object, object] = (None, 0.0)
+        self._compilation: tuple[object, object] = (None, 0.0)  # the recipe, and the seconds of its compilation
         self._report: object = None
         self._problem: Diagnostic | None = None
 

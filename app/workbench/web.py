@@ -1,8 +1,8 @@
 """The workbench in a browser: textual-serve behind a token, which is the first part of every address.
 
-Anyone with the address can run code as the user. So every request, including the web socket, needs the token. Requests
-with a host name that is not this machine's are rejected (DNS rebinding), and so are requests from scripts of other
-sites (RFC 6455, 10.2).
+Anyone with the address can run code as the user. So every request, including the web socket, needs the token. The
+server also rejects requests with a host name that is not this machine's (DNS rebinding), and requests from scripts of
+other sites (RFC 6455, 10.2).
 """
 
 from __future__ import annotations
