@@ -75,6 +75,7 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 
 
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Bisects a program, prints the result, and writes it with `-o`. Returns 0."""
     recipe, client = await engine.open_graph(options, script), engine.client
 
     def show_progress(frame: Frame) -> None:

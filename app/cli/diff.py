@@ -99,24 +99,24 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
     second_file = files[1] if len(files) > 1 else ""
     options.recipe = options.recipe[:1]  # the program is opened with the first recipe
     if options.against_graph is None:
-        first = await engine.open_graph(options, script)
+        first_recipe = await engine.open_graph(options, script)
     else:
-        first = (await engine.open_program(options, script))[0]
-    second = await _second_recipe(engine, options, first, second_file)
-    stages = (await engine.compile(first)).ordered_stages()
-    if second is None:
+        first_recipe = (await engine.open_program(options, script))[0]
+    second_recipe = await _second_recipe(engine, options, first_recipe, second_file)
+    stages = (await engine.compile(first_recipe)).ordered_stages()
+    if second_recipe is None:
         before, after = (_TitledStage(choose_stage(stages, name), "") for name in options.stage)
         differences = [await _compare_stages(engine, options, before, after)]
     else:
-        second_stages = (await engine.compile(second)).ordered_stages()
-        first_title = f"A, {_recipe_title(first, first_file, second)}"
-        second_title = f"B, {_recipe_title(second, second_file or options.against or first_file, first)}"
+        second_stages = (await engine.compile(second_recipe)).ordered_stages()
+        first_title = f"A, {_recipe_title(first_recipe, first_file, second_recipe)}"
+        second_title = f"B, {_recipe_title(second_recipe, second_file or options.against or first_file, first_recipe)}"
         differences = []
         for first_stage, second_stage in _pair_stages(stages, second_stages, options.stage):
             old = None if first_stage is None else _TitledStage(first_stage, first_title)
             new = None if second_stage is None else _TitledStage(second_stage, second_title)
             differences.append(await _compare_stages(engine, options, old, new))
-    _print_differences(options, differences, as_table=second is not None and not options.stage)
+    _print_differences(options, differences, as_table=second_recipe is not None and not options.stage)
     return DIFFERS if options.exit_code and any(difference.differs for difference in differences) else 0
 
 
@@ -184,6 +184,7 @@ class _Difference(NamedTuple):
 async def _compare_stages(
     engine: Headless, options: argparse.Namespace, before: _TitledStage | None, after: _TitledStage | None
 ) -> _Difference:
+    """Compares two stages, of which one may not exist. Makes their unified diff if `--stage` selects them."""
     if before is None or after is None:
         return _Difference(before, after)
     diff_mode: Literal["line", "structural"] = "structural" if options.structural else "line"

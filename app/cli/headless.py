@@ -355,7 +355,7 @@ def run_with_engine(
     verb: Callable[[Headless], Awaitable[int]],
     failure_code: int = FAILURE,
 ) -> int:
-    """Starts an engine, calls `verb` with its client, and stops the engine. Returns the exit code of `verb`.
+    """Calls `verb` with the client of a new engine. Returns the exit code.
 
     Prints a failure, and then returns `failure_code`, or `USAGE_ERROR`. Modules that only an engine needs are imported
     here, after the command line has been checked.
@@ -396,6 +396,7 @@ def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, dat
 async def _run_with_client(
     options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]
 ) -> int:
+    """Starts an engine, calls `verb` with its client, and stops the engine. Returns the exit code of `verb`."""
     from buddy.app.session.client import EngineClient
 
     def note_connection(lost: str) -> None:

@@ -28,6 +28,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _print_recipe(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Prints the recipe, or only its passes as text. Returns 0."""
     recipe = await engine.open_graph(options, script)
     if options.as_pipeline:
         print(pipeline_text(recipe.steps), end="")

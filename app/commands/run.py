@@ -300,6 +300,7 @@ class RunCommands:
         self._context.dialogs.open(RunsScreen(state.runs, state.presets), self._use_run)
 
     def _use_run(self, answer: tuple[str, RunRecord] | None) -> None:
+        """Compares with the recipe of the chosen run, or repeats the run. `answer` is the chosen action and the run."""
         if answer is None:
             return
         action, record = answer

@@ -339,6 +339,7 @@ class SessionCommands:
         self._context.files.use_path(folder, start, question)
 
     async def _write_reproducer(self, folder: Path) -> None:
+        """Compiles and runs the shown graph, and writes the reproducer. Shows the result or the error."""
         from buddy.app.reports.reproducer import EngineFunctions, ReproducerSubject, write_reproducer
 
         session, state = self._context.session, self._context.state
@@ -383,6 +384,7 @@ class SessionCommands:
         self._context.files.use_path(file, start, question)
 
     async def _write_report(self, path: Path) -> None:
+        """Writes the report on the shown graph. Shows the result or the error."""
         from buddy.app.reports import formatting
         from buddy.app.reports.share.page import write_report
 
