@@ -99,7 +99,7 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
             raise CoveragePlanError(f"file not found: {path}")
     return CoveragePlan(
         operators, dtypes, options.samples, options.timeout, shard, options.preset, options.dialect, extensions,
-        options.backward,
+        backward=options.backward,
     )  # fmt: skip
 
 

@@ -81,11 +81,11 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
         recipe,
         kinds,
         options.output,
-        arguments.working_folder(options),
-        options.name,
-        stage_text,
-        options.force,
-        command,
+        directory=arguments.working_folder(options),
+        name=options.name,
+        stage=stage_text,
+        force=options.force,
+        command=command,
     )
     exported = await engine.request(frame)
     if options.json:

@@ -101,8 +101,8 @@ def _make_plan(options: argparse.Namespace) -> FuzzPlan:
         options.timeout,
         compile_options,
         extensions,
-        options.dynamic,
-        options.gradients,
+        dynamic=options.dynamic,
+        gradients=options.gradients,
     )
 
 

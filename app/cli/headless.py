@@ -169,18 +169,16 @@ class Headless:
         for note in presets.notes:
             self.console.note(f"note: {note}")
         bases = base_recipes(options, presets.presets, arguments)
-        plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
-        frontend = bases[0].frontend
         frame = Open(
             self.client.new_request_id(),
             options.source,
             arguments,
             working_folder(options),
-            plugins,
-            shapes_of(options),
-            frontend,
-            getattr(options, "trust", False),
-            self.reopens,
+            plugins=tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins)),
+            shapes=shapes_of(options),
+            frontend=bases[0].frontend,
+            trusts=getattr(options, "trust", False),
+            reopens=self.reopens,
             reuses=self.reuses,
         )
         captured = await self._open(frame, options.timeout)

@@ -104,8 +104,8 @@ async def _collect_graph(
         recipe,
         compilation.ordered_stages(),
         compilation.assignments,
-        ran.report if ran is not None else None,
-        compared.report if compared is not None else None,
-        profiled.report if profiled is not None else None,
-        problem,
+        report=ran.report if ran is not None else None,
+        numerics=compared.report if compared is not None else None,
+        profile=profiled.report if profiled is not None else None,
+        problem=problem,
     )

@@ -81,8 +81,8 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     recipe = await engine.open_graph(options, script)
     seconds = options.within or default_seconds(options.max_error, variations)
     frame = Tune(
-        0, recipe, variations, seconds,
-        options.each, options.jobs, options.cluster, options.search_seed, options.max_error,
+        0, recipe, variations, seconds, recipe_seconds=options.each, jobs=options.jobs, cluster=options.cluster,
+        seed=options.search_seed, max_error=options.max_error,
     )  # fmt: skip
     attempts: list[Attempted] = []
 
