@@ -303,11 +303,11 @@ class SessionCommands:
     def _current_screen(self, ir: IrPane) -> SavedSession:
         """The state of the screen that the session file stores."""
         return SavedSession(
-            self._context.layout.pane_id,
-            self._context.layout.zoomed,
-            ir.stages.expected_key,
-            self._context.selection.node,
-            ir.comparison.mode,
+            pane=self._context.layout.pane_id,
+            zoomed=self._context.layout.zoomed,
+            stage=ir.stages.expected_key,
+            node=self._context.selection.node,
+            diff_mode=ir.comparison.mode,
             inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
