@@ -48,18 +48,18 @@ _ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 
-def _blocked_for_dumps(action: Action) -> Action:
-    """`action` with a precondition that disables it for a dump; for other programs, its own precondition decides."""
+def _disabled_for_dumps(action: Action) -> Action:
+    """`action`, with a precondition that disables it for a dump, in addition to its own precondition."""
     return replace(action, blocked=lambda situation: needs_pipeline(situation) or action.blocked(situation))
 
 
-ACTIONS = tuple(_blocked_for_dumps(action) if action.id in PIPELINE_ACTIONS else action for action in _ACTIONS)
+ACTIONS = tuple(_disabled_for_dumps(action) if action.id in PIPELINE_ACTIONS else action for action in _ACTIONS)
 
 BY_ID.update((action.id, action) for action in ACTIONS)
 
 
 def actions_of_pane(pane: str) -> list[Action]:
-    """The actions whose `pane` is this one. `any` and `app` are panes too: neither is included for another pane."""
+    """The actions whose `pane` is exactly this one; excludes those of "any" and "app" for another pane."""
     return [action for action in ACTIONS if action.pane == pane]
 
 

@@ -26,14 +26,14 @@ PANE_TITLES: dict[Pane, str] = {
 # Returns the reason why an action is disabled in a situation; empty if it is enabled.
 Precondition = Callable[["Situation"], str]
 
-# All actions by id. `buddy.app.actions` fills it: it imports the modules that define them, and these import this one.
+# All actions by id. `buddy.app.actions` fills it, because the modules that define actions import this one.
 BY_ID: dict[str, Action] = {}
 # The keys that the user's settings assign, by action id.
 _user_keys: dict[str, tuple[str, ...]] = {}
 
 
 def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
-    """Assign `keys` to the actions with these ids, and restore the default keys of all others."""
+    """Assigns `keys` to the actions with these ids, and restores the default keys of all others."""
     _user_keys.clear()
     _user_keys.update(keys)
 
@@ -115,9 +115,10 @@ class Situation:
     `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked. `is_tree` says that the
     graph pane shows a tree of modules.
 
-    `is_edited` says that the recipe differs from its preset, `has_edits_of_others` that another workbench with the same
-    program has edited its recipe, `is_extract` that the graph consists of nodes extracted from another graph, `is_dump`
-    that the program is a dump of another compiler. `has_problem` says that something has failed, with a diagnostic.
+    `is_edited` says that the recipe differs from its preset, and `has_edits_of_others` that another workbench with the
+    same program has edited the recipe. `is_extract` says that the graph consists of nodes extracted from another graph,
+    and `is_dump` that the program is a dump of another compiler. `has_problem` says that something has failed, with a
+    diagnostic.
     """
 
     engine: str = "starting"
@@ -206,7 +207,7 @@ def needs_switchable_node(s: Situation) -> str:
     if s.n_picked > 1:
         return needs_captured(s) or _needs_our_lowerings(s)
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
+    if reason or s.node is None or s.assignment is None:  # an empty reason implies that both are set
         return reason
     only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
     return f"no registry lowers {s.node.target}, so it runs in eager mode" if only_eager else ""
@@ -214,7 +215,7 @@ def needs_switchable_node(s: Situation) -> str:
 
 def needs_lowering(s: Situation) -> str:
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
-    if reason or s.node is None or s.assignment is None:  # without a reason, both are set
+    if reason or s.node is None or s.assignment is None:  # an empty reason implies that both are set
         return reason
     return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
 

@@ -11,7 +11,7 @@ from buddy.app.actions.action import (
     needs_truncated_lines,
 )
 
-# The arguments without names: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
+# Positional arguments: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
 A = Action
 ACTIONS: tuple[Action, ...] = (
     A(

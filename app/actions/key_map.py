@@ -82,6 +82,6 @@ class Keymap:
         return next((action for action in remapped if key in action.keys), None)
 
     def is_unassigned(self, key: str, pane: Pane) -> bool:
-        """Whether `key` is a default key in a pane, but the settings give all actions that had it other keys."""
+        """Whether `key` is the default key of actions of a pane, and the settings take it from all of them."""
         defaults = [action for action in ACTIONS if action.works_in(pane) and key in action.default_keys]
         return bool(defaults) and all(action.is_remapped for action in defaults)

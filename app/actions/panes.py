@@ -23,7 +23,7 @@ from buddy.app.actions.action import (
 # ---- graph -----------------------------------------------------------------------------------------------------------
 
 
-# The arguments without names: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
+# Positional arguments: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
 A = Action
 GRAPH_ACTIONS: tuple[Action, ...] = (
     A(

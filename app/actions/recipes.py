@@ -14,7 +14,7 @@ from buddy.app.actions.action import (
     needs_runs,
 )
 
-# The arguments without names: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
+# Positional arguments: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
 A = Action
 BACKEND_ACTIONS: tuple[Action, ...] = (
     A(

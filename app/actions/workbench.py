@@ -19,7 +19,7 @@ from buddy.app.actions.action import (
     needs_undo,
 )
 
-# The arguments without names: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
+# Positional arguments: id, default keys, title, tooltip, handler, pane, precondition, name in the key line.
 A = Action
 PANE_ACTIONS: tuple[Action, ...] = (
     A("move.down", ("j", "down"), "Down", "Move down by one line", "pane.move_down", "any"),

@@ -55,14 +55,14 @@ _VERBS_WITHOUT_ENVIRONMENT_CHECK = ("doctor", "engine", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb named by the first argument, or open the workbench. Returns the exit code."""
+    """Runs the verb named by the first argument, or opens the workbench. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
     try:
         try:
             return _run_verb(words)
         finally:
-            # Here, also after the SystemExit of --help, so that the handlers below get the errors of the last write.
+            # The handlers below catch the errors of this last write, also after `--help` raises SystemExit.
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output(1, 2)  # the reader closed the pipe
         return FAILURE
     except OSError as error:
-        # An error with a file name is not about standard output, and verbs handle those of files themselves.
+        # An error with a file name is about that file, not about standard output.
         if error.filename is not None or error.errno not in _STORAGE_FULL_ERRORS:
             raise
         _discard_output(1)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device in place of standard streams that are closed (`>&-`).
+    """Opens the null device in place of standard streams that are closed (`>&-`).
 
     Otherwise the next file or pipe that is opened would get the number of a closed stream, and with it the output.
     """
@@ -96,7 +96,7 @@ def _open_closed_streams() -> None:
 
 
 def _discard_output(*descriptors: int) -> None:
-    """Send the output that is still buffered for these file descriptors to the null device.
+    """Sends the output that is still buffered for these file descriptors to the null device.
 
     Otherwise the final flush of the interpreter reports a second error.
     """
@@ -106,7 +106,7 @@ def _discard_output(*descriptors: int) -> None:
 
 
 def _run_verb(words: Sequence[str]) -> int:
-    """Run the verb that `words` begin with, or open the workbench. Returns the exit code."""
+    """Runs the verb that `words` begin with, or opens the workbench. Returns the exit code."""
     verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
     error = _first_word_error(words) if verb == "workbench" else ""
     if error:
@@ -137,11 +137,12 @@ def _first_word_error(words: Sequence[str]) -> str:
     if verb:
         return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
+    source_error = "" if is_remote else missing_source_error(word)
     needs_terminal = not {"--web", "--plain"} & set(words)
-    return ("" if is_remote else missing_source_error(word)) or (missing_terminal(word) if needs_terminal else "")
+    return source_error or (missing_terminal_error(word) if needs_terminal else "")
 
 
-def missing_terminal(source: str = "") -> str:
+def missing_terminal_error(source: str = "") -> str:
     """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them.
 
     Without a source, the error is that of the first screen.

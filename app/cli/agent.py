@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Called with each new progress text of a request.
 ReportProgress = Callable[[str], object]
-# The last lines printed by the program that are stored, and the edits that can be undone.
+# How many of the last lines that the program prints are stored, and how many edits can be undone.
 _MAX_OUTPUT_LINES = 200
 _MAX_UNDO_EDITS = 200
 # Compilations that are stored: enough to compare recipes before and after a few edits.
@@ -77,7 +77,7 @@ class Folder:
         return True
 
     def resolve_source(self, text: str) -> str:
-        """A source to open, `model.py` or `model.py:name`, with the absolute path of the file. Raises `BuddyError`."""
+        """The source `text`, `model.py` or `model.py:name`, with the absolute path of the file. Raises `BuddyError`."""
         path = self.resolve(text)
         file, colon, name = text.rpartition(":")
         if not path.exists() and colon:
@@ -85,14 +85,14 @@ class Folder:
         return str(self.existing_file(text))
 
     def existing_file(self, text: str) -> Path:
-        """The absolute path of an existing file in the folder. Raises `BuddyError` for other paths."""
+        """The absolute path of the file `text`. Raises `BuddyError` unless it exists and is in the folder."""
         path = self.resolve(text)
         if not path.is_file():
             raise BuddyError(f"there is no file {text:.200}", str(self.root), "give the path of a file in the folder")
         return path
 
     def new_file(self, text: str, *, overwrite: bool) -> Path:
-        """The absolute path of a file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
+        """The absolute path of the file `text`. Raises `BuddyError` if it exists, unless it may be overwritten."""
         path = self.resolve(text)
         if path.is_dir() or path == self.root:
             raise BuddyError(f"{text:.200} is a folder", str(self.root), "give the name of a file")
@@ -192,7 +192,7 @@ class AgentProgram:
         return self._engine
 
     async def _start(self) -> AgentEngine:
-        """Start the engine if it does not run. Returns its client."""
+        """Starts the engine if it does not run. Returns its client."""
         if self._engine is None:
             client = EngineClient()
             await client.start()
@@ -201,7 +201,7 @@ class AgentProgram:
         return self._engine
 
     async def _collect_output(self, client: EngineClient) -> None:
-        """Store the last lines that the program prints, up to the end of the engine."""
+        """Stores the last lines that the program prints, up to the end of the engine."""
         try:
             async for frame in client.frames():
                 if isinstance(frame, Printout):
@@ -219,7 +219,7 @@ class AgentProgram:
         return list(dict.fromkeys(notes))
 
     async def close(self) -> None:
-        """Stop the engine."""
+        """Stops the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.client.close()
@@ -229,7 +229,7 @@ class AgentProgram:
     # ---- the program ---------------------------------------------------------------------------------------------
 
     async def open(self, source: str, script_arguments: Sequence[str], option_words: Sequence[str]) -> None:
-        """Open a source with the options `option_words` of the command line. Raises `BuddyError`.
+        """Opens a source with the options `option_words` of the command line. Raises `BuddyError`.
 
         The options are those of `arguments.source_parser` and `arguments.add_recipe_options`.
         """
@@ -251,7 +251,7 @@ class AgentProgram:
         self._compilations.clear()
 
     def choose_graph(self, selector: str) -> None:
-        """Make a graph the current one, by its name or number. Raises `BuddyError`."""
+        """Makes a graph the current one, by its name or number. Raises `BuddyError`."""
         (number,) = graph_numbers(selector, self.engine.graphs)
         if number not in self._recipes:
             raise BuddyError(f"graph {selector} was not opened", "", "call open_program without a graph")
@@ -277,9 +277,9 @@ class AgentProgram:
     # ---- edits of the recipe -------------------------------------------------------------------------------------
 
     def edit(self, recipe: Recipe) -> bool:
-        """Make `recipe` the current one. Returns whether it differs from the one before.
+        """Makes `recipe` the current one. Returns whether it differs from the one before.
 
-        Raises `BuddyError` if it needs access that only the user may grant.
+        Raises `BuddyError` if `recipe` needs access that only the user may grant.
         """
         _check_permissions(recipe, self._plugins, "the recipe", "use other passes or options")
         if recipe == self.recipe:
@@ -296,7 +296,7 @@ class AgentProgram:
         return self._earlier_recipes[-1]
 
     def undo(self) -> None:
-        """Undo the last edit. Raises `BuddyError` without one."""
+        """Undoes the last edit. Raises `BuddyError` without one."""
         if not self._earlier_recipes:
             raise BuddyError("there is no edit to undo")
         self._recipes[self._graph] = self._earlier_recipes.pop()
@@ -320,16 +320,18 @@ class AgentProgram:
         return list(rows.values())
 
     def with_lowering(self, rows: Sequence[NodeRow], lowering: str, assignments: Sequence[Assignment]) -> Recipe:
-        """The recipe with `lowering` chosen for nodes: the name of a registry, `eager`, or `default` for no choice.
+        """The recipe with `lowering` chosen for the nodes of `rows`: a registry, `eager`, or `default` for no choice.
 
         `assignments` are those of the current compilation. Raises `UsageError` if a node has no such lowering.
         """
         recipe, assignment_of_node = self.recipe, {assignment.node: assignment for assignment in assignments}
         for row in rows:
-            choices = assignment_of_node[row.stable].compiled_choices if row.stable in assignment_of_node else []
-            if lowering not in ("default", EAGER, *choices):
-                known = ", ".join(["default", EAGER, *choices])
-                raise UsageError(f"{row.display_name} cannot be lowered by {lowering!r}; possible: {known}")
+            assignment = assignment_of_node.get(row.stable)
+            possible = ("default", EAGER, *(assignment.compiled_choices if assignment else ()))
+            if lowering not in possible:
+                raise UsageError(
+                    f"{row.display_name} cannot be lowered by {lowering!r}; possible: {', '.join(possible)}"
+                )
             recipe = recipe.with_choice(row.stable, None if lowering == "default" else lowering)
         return recipe
 
@@ -358,7 +360,7 @@ class AgentProgram:
     async def compile(
         self, recipe: Recipe | None = None
     ) -> tuple[Sequence[Stage], Sequence[Assignment], Failure | None]:
-        """Compile a recipe, by default the current one. Returns its stages, the assignments of its nodes, and `None`.
+        """Compiles a recipe, by default the current one. Returns its stages, the assignments of its nodes, and `None`.
 
         If the compilation fails, returns the stages up to the failure, no assignments, and the failure.
         """
@@ -372,7 +374,7 @@ class AgentProgram:
             if len(self._compilations) > _MAX_COMPILATIONS:
                 del self._compilations[next(iter(self._compilations))]
         compilation, failed = self._compilations[recipe]
-        return compilation.ordered(), compilation.assignments, failed
+        return compilation.ordered_stages(), compilation.assignments, failed
 
     async def stage(self, selector: str) -> Stage:
         """The stage that a number, a name or a phase selects. Raises `BuddyError`."""
@@ -389,11 +391,11 @@ class AgentProgram:
     def compiled_stages(self) -> Sequence[Stage]:
         """The stages of the current recipe; empty if it has not been compiled."""
         recipe = self._recipes.get(self._graph)
-        return self._compilations[recipe][0].ordered() if recipe in self._compilations else ()
+        return self._compilations[recipe][0].ordered_stages() if recipe in self._compilations else ()
 
 
 def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
-    """Raise `BuddyError` if a file is not a recipe, or needs more access than to load `plugins`."""
+    """Raises `BuddyError` if a file is not a recipe, or needs more access than to load `plugins`."""
     try:
         recipe = from_toml(read_file(file))
     except (OSError, ValueError) as error:
@@ -402,7 +404,7 @@ def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
 
 
 def _check_permissions(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
-    """Raise `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files.
+    """Raises `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files.
 
     `allowed` are the paths of the plug-ins that it may load; `where` and `todo` are those of the error.
     """

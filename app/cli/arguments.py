@@ -1,7 +1,8 @@
 """Options shared by the verbs, and the separation of our options from the arguments of the user's script.
 
-Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, unless one looks like a
-misspelt option of ours, and so does everything after `--`. With `--`, unknown options before it are errors.
+Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, except those that look
+like a misspelt option of ours. With `--`, only what follows it belongs to the script, and unknown options before it are
+errors.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Print one line, without the usage, which has up to thirty lines. Exit with code 2."""
+        """Prints the message without the usage, which has up to thirty lines. Exits with code 2."""
         self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` lists the options)\n")
 
 
@@ -93,14 +94,14 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     location = group.add_mutually_exclusive_group()
     text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
-    location.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
+    location.add_argument("--engine", type=shell_command, metavar="COMMAND", default="", help=text)
     text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/how-to/remote.md"
     location.add_argument("--remote", type=ssh_host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
     text = "run ssh with `-o OPTION`, such as 'Port=2222'; may be repeated"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
     text = "command that connects to HOST, such as 'ssh -F FILE' (default: ssh)"
-    group.add_argument("--ssh", type=shell_words, metavar="COMMAND", default="ssh", help=text)
+    group.add_argument("--ssh", type=shell_command, metavar="COMMAND", default="ssh", help=text)
     text = "path of buddy-tui on HOST, such as venv/bin/buddy-tui (default: buddy-tui)"
     group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
     text = "folder on HOST that SOURCE is relative to (default: the home folder)"
@@ -112,10 +113,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the options that say what the failure is, and the command that shows it on a module."""
+    """Adds the options that say what the failure is, and the command that shows it on a module."""
     group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=required)
     text = "a command that exits with 0 if the module is interesting"
-    group.add_argument("--test", type=shell_words, metavar="COMMAND", help=text)
+    group.add_argument("--test", type=shell_command, metavar="COMMAND", help=text)
     group.add_argument(
         "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
     )
@@ -123,7 +124,7 @@ def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> N
     group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
     group = parser.add_argument_group("command").add_mutually_exclusive_group()
     text = "the command for --crash, --verifier and --contains, with {} for the module"
-    group.add_argument("--command", type=shell_words, metavar="COMMAND", help=text)
+    group.add_argument("--command", type=shell_command, metavar="COMMAND", help=text)
     text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
     group.add_argument("--mlir-opt", metavar="PATH", help=text)
 
@@ -135,7 +136,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeats_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup, default: int = 0) -> None:
-    """Add `--repeats`; the default 0 stands for a number that depends on how long a run takes."""
+    """Adds `--repeats`; the default 0 stands for a number that depends on how long a run takes."""
     text = f"number of timed runs (default: {default or '10, or at least 3 that take 1 s together'})"
     parser.add_argument("--repeats", type=positive_number, default=default, metavar="N", help=text)
 
@@ -158,7 +159,7 @@ def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--shape`, which replaces the shape of a model argument, and `--trust`, which lets files execute code."""
+    """Adds `--shape`, which replaces the shape of a model argument, and `--trust`, which lets files execute code."""
     text = "replace the shape of a model argument, such as x=4x128 or ids=1x12xi64; may be repeated"
     parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
     text = (
@@ -169,7 +170,7 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change a recipe, and the time limits."""
+    """Adds the options that change a recipe, and the time limits."""
     add_file_options(parser)
     group = parser.add_argument_group("recipe")
     text = "start from a recipe in TOML instead of a preset; may be given once for each graph"
@@ -198,7 +199,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_frontend_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options for frontend, dialect, target and backend: those of a recipe that the workbench has too."""
+    """Adds the options for frontend, dialect, target and backend: those of a recipe that the workbench has too."""
     text = (
         "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (default: dynamo)"
     )
@@ -219,7 +220,7 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_llvm_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options for the passes of LLVM's optimiser."""
+    """Adds the options for the passes of LLVM's optimiser."""
     text = "add a stage for each pass of LLVM's optimiser that changes something (docs/how-to/llvm-passes.md)"
     group.add_argument("--llvm-passes", action="store_true", help=text)
     text = "skip a pass of LLVM by name, such as loop-vectorize; may be repeated"
@@ -232,7 +233,7 @@ def _precision_name(text: str) -> str:
 
 
 def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:
-    """Add `--dialect`, and `--flavour`, its name in version 0.1."""
+    """Adds `--dialect`, and `--flavour`, its name in version 0.1."""
     group.add_argument("--dialect", choices=choices, **options)
     group.add_argument("--flavour", choices=choices, dest="dialect", action=_RenamedOption, help=argparse.SUPPRESS)
 
@@ -262,7 +263,7 @@ def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
 
 
 class PrintVersion(argparse.Action):
-    """The action of `--version`. Unlike argparse's, it reads the version only if the option is given: that is slow."""
+    """The action of `--version`. Reads the version only if the option is given, because that is slow."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         text = "show program's version number and exit"
@@ -318,7 +319,7 @@ def parse_program(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
 
 
 def report_source_error(options: argparse.Namespace) -> bool:
-    """Print why SOURCE cannot be opened, if so; with `--json`, also as an object on stdout. Returns whether it did.
+    """Returns whether SOURCE cannot be opened, and prints why; with `--json`, also as an object on stdout.
 
     A source on another machine is not checked.
     """
@@ -401,7 +402,7 @@ def backend_flag(text: str) -> str:
     return f"--{name}"
 
 
-def shell_words(text: str) -> str:
+def shell_command(text: str) -> str:
     """`text` unchanged, if the shell can split it into words. Raises `ArgumentTypeError` if not."""
     try:
         shlex.split(text)

@@ -77,7 +77,7 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the verb. Returns the exit code: a failure if this compiler has no time for a program."""
+    """Runs the verb. Returns the exit code: a failure if this compiler could not be timed on a program."""
     options, script = arguments.parse_with_script_arguments(make_parser(), words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
@@ -111,22 +111,22 @@ def main(words: Sequence[str]) -> int:
 def _measure(
     plan: BenchPlan, options: argparse.Namespace, previous: dict[str, Any], console: Console
 ) -> dict[str, Any]:
-    """Measure the subjects of `plan` that `previous` lacks. Returns the measurements of all subjects.
+    """Measures the subjects of `plan` that `previous` lacks. Returns the measurements of all subjects.
 
     The files are written after each subject, so that an interruption loses the measurements of at most one subject.
     """
     results: dict[str, Any] = previous or {"limits": {}, "subjects": [], "summary": {}}
     output: Path = options.output
-    # The measurements so far, after each subject.
+    # Yields, after each subject, the measurements of all subjects so far.
     if options.cluster:
-        growing_results = session.run_on_cluster(plan, options.cluster, console.progress, previous)
+        partial_results = session.run_on_cluster(plan, options.cluster, console.progress, previous)
     else:
-        growing_results = session.run_benchmark(plan, output / "logs", console.progress, previous)
-    for results in growing_results:
+        partial_results = session.run_benchmark(plan, output / "logs", console.progress, previous)
+    for results in partial_results:
         (output / "bench.json").write_text(json.dumps(results, indent=2) + "\n")
         (output / "bench.md").write_text(report.format_markdown(results))
     console.clear_progress()
-    _plot(results, output / "bench.svg", console)
+    _write_plot(results, output / "bench.svg", console)
     return results
 
 
@@ -150,7 +150,7 @@ def _read_measurements(path: Path, plan: BenchPlan) -> dict[str, Any]:
 
 
 def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
-    """The plan that the options describe. Raises `BenchPlanError` if they are invalid, or the suite is."""
+    """The plan that the options describe. Raises `BenchPlanError` if the options or the suite are invalid."""
     path = Path(options.source)
     subjects = read_suite(path) if path.suffix == ".toml" else (BenchSubject(path.stem, str(path), script),)
     names = [name for name in options.only.split(",") if name]
@@ -169,7 +169,7 @@ def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPla
 def _source_problem(plan: BenchPlan) -> Diagnostic | None:
     """The diagnostic of the first program that cannot be opened; `None` if all can.
 
-    They are checked before the first is measured, because the measurements take hours.
+    All programs are checked before the first is measured, because the measurements take hours.
     """
     try:
         for subject in plan.subjects:
@@ -185,8 +185,8 @@ def _parse_thread_count(text: str) -> int:
     return int(text)
 
 
-def _plot(results: dict[str, object], path: Path, console: Console) -> None:
-    """Write the plot. Without matplotlib, print a note instead."""
+def _write_plot(results: dict[str, object], path: Path, console: Console) -> None:
+    """Writes the plot. Without matplotlib, prints a note instead."""
     try:
         report.write_plot(results, path)
     except ImportError:

@@ -1,6 +1,6 @@
 """`buddy-tui bisect SOURCE`: finds the pass, lowering and nodes that make a program fail, differ or run slowly.
 
-Of a dump of another compiler: finds the first stage on which a command of the user shows a failure.
+For a dump of another compiler, finds the first stage on which a command of the user shows a failure.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Bisect a program with an engine, or a dump in this process. Returns the exit code."""
+    """Bisects a program with an engine, or a dump in this process. Returns the exit code."""
     options, script = arguments.parse_program(make_parser(), words)
     if not arguments.is_dump(options):
         if options.test or options.crash or options.verifier or options.contains is not None:
             Console().error(Diagnostic(f"{options.source} is not a dump: its failure is given by --criterion"))
             return USAGE_ERROR
         return run_verb_on_program(make_parser(), words, _bisect)
-    # Imported on demand: a bisection of a program does without it.
+    # Imported on demand: a bisection of a program does not need it.
     from buddy.app.cli.reduce import bisect_dump
 
     return bisect_dump(options, script)
@@ -75,6 +75,7 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 
 
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Bisects a program, prints the result, and writes it with `-o`. Returns 0."""
     recipe, client = await engine.open_graph(options, script), engine.client
 
     def show_progress(frame: Frame) -> None:

@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         if options.action == "export":
-            return _export(options, console)
+            return _export_archive(options, console)
         if options.action == "import":
-            return _import(options, console)
+            return _import_archive(options, console)
     except ArchiveError as error:
         console.error(error.diagnostic)
         return FAILURE
@@ -69,11 +69,11 @@ def main(words: Sequence[str]) -> int:
         except OSError as error:
             console.error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
             return FAILURE
-    return _show(options, console)
+    return _print_caches(options, console)
 
 
 def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
-    """Exit with code 2 if options cannot be combined."""
+    """Exits with code 2 if options cannot be combined."""
     if options.action and options.file is None:
         parser.error(f"{options.action} needs the FILE of the archive")
     if options.action and options.clear:
@@ -87,28 +87,28 @@ def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--key is an option of `buddy-tui cache import FILE`")
 
 
-def _show(options: argparse.Namespace, console: Console) -> int:
-    """Print the folder of the cache, its limit, and what each of its parts has. Returns the exit code."""
-    contents = disk_cache.count_files()
+def _print_caches(options: argparse.Namespace, console: Console) -> int:
+    """Prints the folder, the limit and the size of each cache. Returns the exit code."""
+    counts = disk_cache.count_files()
     if options.json:
-        caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
         summary = {
             "folder": str(disk_cache.folder()),
             "problem": disk_cache.find_problem(),
             "limit": disk_cache.DEFAULT_LIMIT_BYTES,
+            "caches": _counts_json(counts),
         }
-        print(json.dumps({**summary, "caches": caches}, indent=2))
+        print(json.dumps(summary, indent=2))
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
     problem = disk_cache.find_problem()
     if problem:
         console.note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
-    _print_table(contents)
+    _print_table(counts)
     return 0
 
 
 def _print_table(counts: dict[str, tuple[int, int]]) -> None:
-    """Print the number of files and of bytes of each cache, which `counts` has by the cache's name."""
+    """Prints `counts`: the number of files and the number of bytes of each cache, by the cache's name."""
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in counts.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
 
@@ -116,8 +116,8 @@ def _print_table(counts: dict[str, tuple[int, int]]) -> None:
 # ---- export -------------------------------------------------------------------------------------------------------
 
 
-def _export(options: argparse.Namespace, console: Console) -> int:
-    """Write the archive, with the code that the programs of `--program` need, or all. Returns the exit code.
+def _export_archive(options: argparse.Namespace, console: Console) -> int:
+    """Writes an archive with the code that the programs of `--program` need, or with all code. Returns the exit code.
 
     Raises `ArchiveError`.
     """
@@ -166,7 +166,7 @@ def _empty_cache() -> Iterator[None]:
 
 
 def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:
-    """Compile all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
+    """Compiles all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
     for program in programs:
         code = _compile_program(program, plain, console)
         if code:
@@ -175,7 +175,7 @@ def _compile_programs(programs: Sequence[str], plain: bool, console: Console) ->
 
 
 def _compile_program(program: str, plain: bool, console: Console) -> int:
-    """Compile all graphs of `program`, a value of `--program`. Returns the exit code."""
+    """Compiles all graphs of `program`, a value of `--program`. Returns the exit code."""
     try:
         words = shlex.split(program)
     except ValueError as error:
@@ -203,21 +203,21 @@ def _compile_program(program: str, plain: bool, console: Console) -> int:
 # ---- import -------------------------------------------------------------------------------------------------------
 
 
-def _import(options: argparse.Namespace, console: Console) -> int:
-    """Add the archive to the cache. Returns the exit code: a failure if all is rejected. Raises `ArchiveError`."""
+def _import_archive(options: argparse.Namespace, console: Console) -> int:
+    """Adds the archive to the cache. Returns the exit code: a failure if nothing is added. Raises `ArchiveError`."""
     trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
     contents = cache_archive.read(options.file, trust)
-    result = cache_archive.store(contents)
-    for name, reason in result.rejected.items():
+    imported = cache_archive.store(contents)
+    for name, reason in imported.rejected.items():
         what = f"the entries of {name} were not imported: {reason}"
         console.error(
             Diagnostic(what, str(options.file), "export the cache on a machine and installation like this one")
         )
     if options.json:
-        print(json.dumps({"stored": _counts_json(result.stored), "rejected": result.rejected}, indent=2))
-    elif result.stored:
-        _print_table(result.stored)
-    return 0 if result.stored else FAILURE
+        print(json.dumps({"stored": _counts_json(imported.stored), "rejected": imported.rejected}, indent=2))
+    elif imported.stored:
+        _print_table(imported.stored)
+    return 0 if imported.stored else FAILURE
 
 
 def _count_by_cache(contents: ArchiveContents) -> dict[str, tuple[int, int]]:

@@ -26,6 +26,8 @@ SHELLS = {
 MAX_HELP_CHARACTERS = 80
 # The verb of a command line that opens the workbench.
 WORKBENCH = "workbench"
+# The verbs that are completed, with their summaries. Only a workbench starts the verb `engine`.
+_COMPLETED_VERBS = {verb: summary for verb, summary in VERBS.items() if verb != "engine"}
 
 
 def make_parser() -> Parser:
@@ -62,20 +64,22 @@ def read_options() -> dict[str, list[Option]]:
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterable[Option]:
-    """Yield the options and positional arguments of a parser, except hidden ones."""
+    """Yields the options and positional arguments of a parser, except hidden ones."""
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
         choices = tuple(str(choice) for choice in action.choices or ())
-        text = textwrap.shorten(argparse.HelpFormatter("")._expand_help(action), MAX_HELP_CHARACTERS, placeholder=" …")
-        takes_value = action.nargs != 0
-        yield Option(
-            tuple(action.option_strings), text, takes_value, choices, _path_kind(action) if not choices else ""
-        )
+        full_help = argparse.HelpFormatter("")._expand_help(action)
+        help_text = textwrap.shorten(full_help, MAX_HELP_CHARACTERS, placeholder=" …")
+        path_kind = "" if choices else _path_kind(action)
+        yield Option(tuple(action.option_strings), help_text, action.nargs != 0, choices, path_kind)
 
 
 def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
-    """Whether the value of an option or argument is a file or a folder on this machine, by its metavar and type."""
+    """Whether the value of an option or argument is a file or a folder, by its metavar and type.
+
+    Empty if the value is neither, or is on another machine.
+    """
     name = str(action.metavar or action.dest).upper()
     if action.dest.startswith("remote"):
         return ""
@@ -87,9 +91,9 @@ def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
 
 # ---- bash ----------------------------------------------------------------------------------------------------------
 
-# `words` and `files` are the candidates: a list of words, and whether files or folders are completed too. The names
-# between @ are replaced: the verbs (as a pattern and as words), for each option with a value what completes the value,
-# and for each verb its options and what completes its positional arguments.
+# The script sets `words` to the candidates, and `files` to `file` or `folder` if these are candidates too.
+# `bash_script` replaces the names between @: VERBS is a pattern for all verbs, VERB_WORDS their list, OPTIONS the
+# options of each verb. VALUES and ARGUMENTS are the candidates for the values of options and for positional arguments.
 _BASH_TEMPLATE = r"""# Completion of buddy-tui in bash, by `buddy-tui completion bash`.
 _buddy_tui() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words= files= word index
@@ -144,7 +148,7 @@ complete -F _buddy_tui buddy-tui
 
 def bash_script(options_of_verb: dict[str, list[Option]]) -> str:
     """The script for bash from version 3.2 on, which does not need the package bash-completion."""
-    # By the assignment that completes a value: the patterns "VERB OPTION" of the options whose value it completes.
+    # The patterns "VERB OPTION" of the options with a value, by the assignment that completes the value.
     patterns_of_value: dict[str, list[str]] = {}
     option_lines, argument_lines = [], []
     for verb, options in options_of_verb.items():
@@ -163,12 +167,12 @@ def bash_script(options_of_verb: dict[str, list[Option]]) -> str:
         .replace("@VALUES@", "\n".join(value_lines))
         .replace("@OPTIONS@", "\n".join(option_lines))
         .replace("@ARGUMENTS@", "\n".join(argument_lines))
-        .replace("@VERB_WORDS@", " ".join(verb for verb in VERBS if verb != "engine"))
+        .replace("@VERB_WORDS@", " ".join(_COMPLETED_VERBS))
     )
 
 
 def _bash_value(option: Option) -> str:
-    """The assignment that completes the value of an option; `:`, which does nothing, if any text is a value."""
+    """The shell assignment that completes the value of an option; `:`, which does nothing, if it can be any text."""
     if option.choices:
         return f'words="{" ".join(option.choices)}"'
     return f"files={option.path_kind}" if option.path_kind else ":"
@@ -178,8 +182,8 @@ def _bash_value(option: Option) -> str:
 
 
 def zsh_script(options_of_verb: dict[str, list[Option]]) -> str:
-    """The script for zsh, after `compinit`."""
-    verbs = " ".join(f"'{_zsh_text(verb, ':')}:{_zsh_text(text)}'" for verb, text in VERBS.items() if verb != "engine")
+    """The script for zsh, which must run after `compinit`."""
+    verbs = " ".join(f"'{_zsh_text(verb, ':')}:{_zsh_text(text)}'" for verb, text in _COMPLETED_VERBS.items())
     lines = [
         f"#compdef {PROGRAM}",
         f"# Completion of {PROGRAM} in zsh, by `{PROGRAM} completion zsh`.",
@@ -197,7 +201,7 @@ def zsh_script(options_of_verb: dict[str, list[Option]]) -> str:
         specs = " ".join(_zsh_specs(options_of_verb[verb]))
         lines.append(f"        {verb}) shift words; (( CURRENT-- )); _arguments {specs} ;;")
     lines += [f"        *) _arguments {' '.join(_zsh_specs(options_of_verb[WORKBENCH]))} ;;", "    esac", "}"]
-    # Sourced by eval, the function is registered; in a folder of $fpath, it is the completion itself.
+    # `eval` registers the function. From a file in a folder of $fpath, zsh calls it.
     return "\n".join(
         [
             *lines,
@@ -208,7 +212,7 @@ def zsh_script(options_of_verb: dict[str, list[Option]]) -> str:
 
 
 def _zsh_specs(options: Sequence[Option]) -> Iterable[str]:
-    """Yield the arguments of zsh's `_arguments`: one for each name of an option, and one for positional arguments."""
+    """Yields the arguments of zsh's `_arguments`: one for each name of an option, and one for positional arguments."""
     positional = next((option for option in options if not option.names), None)
     for option in options:
         for name in option.names:
@@ -241,8 +245,7 @@ def fish_script(options_of_verb: dict[str, list[Option]]) -> str:
     lines = [f"# Completion of {PROGRAM} in fish, by `{PROGRAM} completion fish`."]
     lines += [
         f"complete -c {PROGRAM} -n __fish_use_subcommand -a {verb} -d {_fish_text(text)}"
-        for verb, text in VERBS.items()
-        if verb != "engine"
+        for verb, text in _COMPLETED_VERBS.items()
     ]
     for verb, options in options_of_verb.items():
         condition = no_verb if verb == WORKBENCH else f"__fish_seen_subcommand_from {verb}"
@@ -253,16 +256,17 @@ def fish_script(options_of_verb: dict[str, list[Option]]) -> str:
 def _fish_option(option: Option) -> str:
     """The arguments of fish's `complete` for an option or a positional argument.
 
-    `-r` says that an option needs a value, for which files are listed; `-x` also that files are not.
+    With `-r`, an option needs a value, and fish lists files for it; with `-x`, it needs a value that is not a file.
     """
-    names = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     choices = [f"-f -a {_fish_text(' '.join(option.choices))}"] if option.choices else []
+    description = f"-d {_fish_text(option.help)}"
     if not option.names:
-        return " ".join([*choices, f"-d {_fish_text(option.help)}"] if choices else ["-d ''"])
+        return " ".join([*choices, description]) if choices else "-d ''"
+    names = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     value: list[str] = []
     if option.takes_value:
         value = ["-r"] if option.path_kind else ["-x"]
-    return " ".join([*names, *value, *choices, f"-d {_fish_text(option.help)}"])
+    return " ".join([*names, *value, *choices, description])
 
 
 def _fish_text(text: str) -> str:

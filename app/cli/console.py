@@ -32,10 +32,10 @@ class Console:
         self._is_within_line = False
 
     def progress(self, text: str) -> None:
-        """Show progress. On a terminal, it replaces the previous progress.
+        """Shows progress. On a terminal, it replaces the previous progress.
 
-        Elsewhere, it is a line of its own. A text with the same first word as the previous one, such as "compiling", is
-        not printed there, so that a log has one line for each activity.
+        In a pipe or a file, it is a new line, unless its first word, such as "compiling", is the same as before: a log
+        has one line for each activity.
         """
         self._end_line()
         if self._redraws:
@@ -46,7 +46,7 @@ class Console:
         self._stderr.flush()
 
     def clear_progress(self) -> None:
-        """Erase the progress, and forget it."""
+        """Erases the progress, and forgets it."""
         self._erase_progress()
         self._end_line()
         self._progress = ""
@@ -57,13 +57,13 @@ class Console:
             self._stderr.flush()
 
     def _end_line(self) -> None:
-        """End an unfinished line of output, so that the next message neither erases nor continues it."""
+        """Ends an unfinished line of output, so that the next message neither erases nor continues it."""
         if self._is_within_line:
             self._stderr.write("\n")
             self._is_within_line = False
 
     def print_output(self, text: str, stream: str = "stdout") -> None:
-        """Print output of the script, or of the verb, that belongs on `stream`: "stdout" or "stderr"."""
+        """Prints output of the script, or of the verb, that belongs on `stream`: "stdout" or "stderr"."""
         if not text:
             return
         self._erase_progress()
@@ -73,13 +73,13 @@ class Console:
         self._is_within_line = not text.endswith("\n") and _write_to_same_place(out, self._stderr)
 
     def note(self, text: str) -> None:
-        """Print a line to stderr."""
+        """Prints a line to stderr."""
         self._erase_progress()
         self._end_line()
         print(text, file=self._stderr)
 
     def error(self, diagnostic: Diagnostic, context: str = "") -> None:
-        """Print a diagnostic: what happened, where, what to do, and the last lines of its detail.
+        """Prints a diagnostic: what happened, where, what to do, and the last lines of its detail.
 
         `context` names what the error is in, such as "graph 1".
         """

@@ -99,7 +99,7 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
             raise CoveragePlanError(f"file not found: {path}")
     return CoveragePlan(
         operators, dtypes, options.samples, options.timeout, shard, options.preset, options.dialect, extensions,
-        options.backward,
+        backward=options.backward,
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _read_results(path: Path, plan: CoveragePlan) -> dict[OpDtypePair, PairResul
 
 
 def _run_coverage(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
-    """Check the operators of `plan`, and print the summary. Returns the exit code. Raises `UsageError`."""
+    """Checks the operators of `plan`, and prints the summary. Returns the exit code. Raises `UsageError`."""
     results = _read_results(options.output, plan) if options.output else {}
     if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
         raise UsageError(f"cannot write to {options.report}: it is a folder, or its folder does not exist")
@@ -129,12 +129,15 @@ def _run_coverage(options: argparse.Namespace, plan: CoveragePlan, console: Cons
 
     listing = session.run(plan, results, options.again.split(","), record_result, options.cluster)
     console.clear_progress()
-    listed = [results[pair] for pair in listing.pairs if pair in results]
+    selected_results = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
         with reporting_write_errors(options.report):
-            options.report.write_text(report.markdown(listed, listing, plan))
-    summary = report.summary(listed, listing.core)
-    summary |= {"reasons": report.top_reasons(listed), "changed": report.outcome_changes(previous_results, listed)}
+            options.report.write_text(report.markdown(selected_results, listing, plan))
+    summary = report.summary(selected_results, listing.core)
+    summary |= {
+        "reasons": report.top_reasons(selected_results),
+        "changed": report.outcome_changes(previous_results, selected_results),
+    }
     text = "\n\n".join(filter(None, (report.statistics_text(summary), report.conclusions(summary))))
     print(json.dumps(summary, indent=2) if options.json else text)
-    return 0 if all(result.outcome in (*RIGHT_OUTCOMES, "skipped") for result in listed) else FAILURE
+    return 0 if all(result.outcome in (*RIGHT_OUTCOMES, "skipped") for result in selected_results) else FAILURE

@@ -36,7 +36,7 @@ shows how many lines of each stage differ, and the stages that only A (the first
 """
 # Exit codes of --exit-code, as of diff(1).
 DIFFERS, COULD_NOT_COMPARE = 1, USAGE_ERROR
-# The settings of a recipe that its title lists where they differ.
+# The settings that the titles of two recipes list if they differ.
 _TITLED_FIELDS = (
     "dialect",
     "partition",
@@ -93,30 +93,30 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compare two stages, or the stages of two recipes, and print the differences. Returns the exit code."""
+    """Compares two stages, or the stages of two recipes, and prints the differences. Returns the exit code."""
     files = [str(path) for path in options.recipe]
     first_file = files[0] if files else ""
     second_file = files[1] if len(files) > 1 else ""
     options.recipe = options.recipe[:1]  # the program is opened with the first recipe
     if options.against_graph is None:
-        first = await engine.open_graph(options, script)
+        first_recipe = await engine.open_graph(options, script)
     else:
-        first = (await engine.open_program(options, script))[0]
-    second = await _second_recipe(engine, options, first, second_file)
-    stages = (await engine.compile(first)).ordered()
-    if second is None:
+        first_recipe = (await engine.open_program(options, script))[0]
+    second_recipe = await _second_recipe(engine, options, first_recipe, second_file)
+    stages = (await engine.compile(first_recipe)).ordered_stages()
+    if second_recipe is None:
         before, after = (_TitledStage(choose_stage(stages, name), "") for name in options.stage)
         differences = [await _compare_stages(engine, options, before, after)]
     else:
-        second_stages = (await engine.compile(second)).ordered()
-        title = f"A, {_recipe_title(first, first_file, second)}"
-        second_title = f"B, {_recipe_title(second, second_file or options.against or first_file, first)}"
+        second_stages = (await engine.compile(second_recipe)).ordered_stages()
+        first_title = f"A, {_recipe_title(first_recipe, first_file, second_recipe)}"
+        second_title = f"B, {_recipe_title(second_recipe, second_file or options.against or first_file, first_recipe)}"
         differences = []
-        for stage, second_stage in _pair_stages(stages, second_stages, options.stage):
-            titled = None if stage is None else _TitledStage(stage, title)
-            second_titled = None if second_stage is None else _TitledStage(second_stage, second_title)
-            differences.append(await _compare_stages(engine, options, titled, second_titled))
-    _report(options, differences, as_table=second is not None and not options.stage)
+        for first_stage, second_stage in _pair_stages(stages, second_stages, options.stage):
+            old = None if first_stage is None else _TitledStage(first_stage, first_title)
+            new = None if second_stage is None else _TitledStage(second_stage, second_title)
+            differences.append(await _compare_stages(engine, options, old, new))
+    _print_differences(options, differences, as_table=second_recipe is not None and not options.stage)
     return DIFFERS if options.exit_code and any(difference.differs for difference in differences) else 0
 
 
@@ -140,7 +140,7 @@ async def _second_recipe(
     names = [preset.name for preset in presets]
     if options.against in names:
         return engine.with_steps_of(find_preset(presets, name).recipe, first)
-    # `--against` may have been meant to name a preset, the second `--recipe` may not.
+    # The error about an unknown `--against` lists the presets, since it may be a misspelt preset.
     second = read_recipe(name, names if options.against else [], trusted_plugins(options))
     if not second.steps:
         second = with_preset_steps(second, presets)
@@ -184,6 +184,7 @@ class _Difference(NamedTuple):
 async def _compare_stages(
     engine: Headless, options: argparse.Namespace, before: _TitledStage | None, after: _TitledStage | None
 ) -> _Difference:
+    """Compares two stages, of which one may not exist. Makes their unified diff if `--stage` selects them."""
     if before is None or after is None:
         return _Difference(before, after)
     diff_mode: Literal["line", "structural"] = "structural" if options.structural else "line"
@@ -208,8 +209,8 @@ def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
     return ", ".join([f"graph {recipe.graph}", Path(file).name or recipe.preset, *settings])
 
 
-def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
-    """Print the differences as JSON, as a table with a row for each stage, or the only one as a unified diff."""
+def _print_differences(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
+    """Prints the differences as JSON, as a table with a row for each stage, or as the unified diff of one stage."""
     diff_mode = "structural" if options.structural else "line"
     if options.json:
         print(json.dumps({"how": diff_mode, "stages": list(map(_difference_json, differences))}))

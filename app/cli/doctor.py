@@ -205,7 +205,7 @@ def abbreviate_home(text: object) -> str:
 
 # The source of the self-test.
 SELF_TEST = "buddy.compiler.support.self_test:model"
-# The self-test usually takes less: the program compiles in one second, and importing torch takes a few.
+# The self-test usually takes less than this: importing torch takes a few seconds, and compiling the program one.
 USUAL_SECONDS = 10.0
 
 
@@ -221,7 +221,7 @@ class _Report:
         self.self_test_seconds = 0.0
 
     def add(self, title: str, facts: Facts) -> None:
-        """Add a section."""
+        """Adds a section."""
         section = self._sections[title] = {}
         for name, text in facts:
             # A fact without a name continues the previous one.
@@ -234,7 +234,7 @@ class _Report:
             sys.stdout.flush()
 
     def end(self, code: int) -> None:
-        """Print the sections as JSON, if they were not printed before. `code` is the exit code of the verb."""
+        """Prints the sections as JSON, if they were not printed before. `code` is the exit code of the verb."""
         if self._as_json:
             summary = {"ok": code == 0, "self_test_seconds": round(self.self_test_seconds, 2) or None}
             print(json.dumps({**summary, **self._sections}, indent=2))
@@ -264,7 +264,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _test_engine(engine: Headless, options: argparse.Namespace, report: _Report) -> int:
-    """Add the facts that the engine reports, and the result of the self-test, to `report`. Returns the exit code."""
+    """Adds the facts that the engine reports, and the result of the self-test, to `report`. Returns the exit code."""
     welcome = engine.client.welcome
     assert welcome is not None
     packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
@@ -313,7 +313,7 @@ def _plugin_facts(catalogue: Passes) -> Facts:
 
 
 async def _pane_facts() -> Facts:
-    """The panes of plug-ins on this machine, not on that of the engine. Each is imported, in a thread."""
+    """The panes of plug-ins on this machine, even if the engine runs on another one. Imports each pane in a thread."""
     sources, problems = find_panes()
     facts = []
     for source in sources:
@@ -343,7 +343,7 @@ def _mlir_facts(catalogue: Passes) -> Facts:
 
 
 async def _self_test(engine: Headless, options: argparse.Namespace) -> tuple[str, bool]:
-    """Compile and run a small program. Returns the result as text, and whether it matches eager. Raises `Failure`."""
+    """Compiles and runs a small program. Returns the result as text, and whether it matches eager. Raises `Failure`."""
     words = [SELF_TEST, *arguments.engine_words(options)]
     (recipe,) = await engine.open_program(run.make_parser().parse_args(words), ())
     compilation = await engine.run(recipe, 3, 60.0)

@@ -18,14 +18,14 @@ from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
 
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
-LLVM_STAGES = "llvm:"
+_LLVM_PREFIX = "llvm:"
 
 
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("dump", VERBS["dump"])
     text = (
         "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), a number, or "
-        f"{LLVM_STAGES}3 or {LLVM_STAGES}gvn for the stage after a pass of LLVM's optimiser"
+        f"{_LLVM_PREFIX}3 or {_LLVM_PREFIX}gvn for the stage after a pass of LLVM's optimiser"
     )
     parser.add_argument("--stage", metavar="NAME", help=text)
     text = "every stage of every graph, one file each; with --stage, that stage of every graph"
@@ -47,13 +47,13 @@ def main(words: Sequence[str]) -> int:
         parser.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
     if not options.stage and not options.nodes and options.output is None:
         parser.error("--all needs -o DIR")
-    options.llvm_passes |= (options.stage or "").startswith(LLVM_STAGES)
+    options.llvm_passes |= (options.stage or "").startswith(_LLVM_PREFIX)
     console = Console(options.plain, stdout_is_data=True)
     return run_with_engine(options, console, lambda engine: _dump(engine, options, script))
 
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Dump the selected graphs. Returns the largest of their exit codes."""
+    """Dumps the selected graphs. Returns the largest of their exit codes."""
     recipes = await engine.open_program(options, script)
     if not options.all and len(recipes) > 1:
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
@@ -65,7 +65,7 @@ async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str
 
 
 async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> int:
-    """Print the table of a graph's nodes and how each is lowered. Returns the exit code."""
+    """Prints the table of a graph's nodes and how each is lowered. Returns the exit code."""
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
@@ -78,10 +78,10 @@ async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> i
 
 
 async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several_graphs: bool) -> int:
-    """Dump the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
+    """Dumps the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
     code = 0
     try:
-        stages = (await engine.compile(recipe)).ordered()
+        stages = (await engine.compile(recipe)).ordered_stages()
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
@@ -99,12 +99,12 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
         sys.stdout.write(text)
     else:
         folder = options.output / f"graph{recipe.graph}" if several_graphs else options.output
-        await _write(engine, folder, chosen)
+        await _write_stages(engine, folder, chosen)
     return code
 
 
-async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
-    """Write each stage to a file in `folder`, which is created. Raises `UsageError`."""
+async def _write_stages(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
+    """Writes each stage to a file in `folder`, which is created. Raises `UsageError`."""
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for stage in stages:
@@ -126,8 +126,8 @@ def _choose_llvm_stage(stages: Sequence[Stage], selector: str) -> Stage:
     if selector.isdigit():
         if int(selector) < len(passes):
             return passes[int(selector)]
-        last = f"{LLVM_STAGES}{len(passes) - 1}"
-        raise UsageError(f"no stage {LLVM_STAGES}{selector}: the stages of LLVM's passes end with {last}")
+        last = f"{_LLVM_PREFIX}{len(passes) - 1}"
+        raise UsageError(f"no stage {_LLVM_PREFIX}{selector}: the stages of LLVM's passes end with {last}")
     return choose_stage(passes, selector)
 
 
@@ -138,8 +138,8 @@ def choose_stage(stages: Sequence[Stage], selector: str) -> Stage:
     """
     if selector.isdigit() and int(selector) < len(stages):
         return stages[int(selector)]
-    if selector.startswith(LLVM_STAGES):
-        return _choose_llvm_stage(stages, selector.removeprefix(LLVM_STAGES))
+    if selector.startswith(_LLVM_PREFIX):
+        return _choose_llvm_stage(stages, selector.removeprefix(_LLVM_PREFIX))
     name, _, number = selector.partition("#")
     with_name = [stage for stage in stages if stage.name == name]
     if number.isdigit() and 1 <= int(number) <= len(with_name):

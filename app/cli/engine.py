@@ -45,7 +45,7 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve, relay to an engine with an ID, or stop one. Returns the exit code.
+    """Serves a client, relays to an engine with an ID, or stops such an engine. Returns the exit code.
 
     The modules of the engine are imported where they are needed: a relay needs only a few of them.
     """

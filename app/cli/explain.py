@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
-    """Print what the trace or log of an earlier run says. Returns the exit code."""
+    """Prints what the trace or the log of an earlier run says. Returns the exit code."""
     frame = ExplainDynamo(
         engine.client.new_request_id(), trace=options.trace, directory=arguments.working_folder(options)
     )
@@ -64,19 +64,19 @@ async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
 
 
 async def _explain(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Print what is not compiled, and what TorchDynamo did, or one of both with `--only`. Returns the exit code."""
-    values: dict[str, Any] = {"source": options.source}
+    """Prints what is not compiled, and what TorchDynamo did; with `--only`, one of these. Returns the exit code."""
+    summary: dict[str, Any] = {"source": options.source}
     texts, code = [], 0
     if options.only != "recompilations":
-        text, compiled, code = await _explain_fallbacks(engine, options, script)
+        text, fallbacks, code = await _explain_fallbacks(engine, options, script)
         texts.append(text)
-        values |= compiled
+        summary |= fallbacks
     if options.only != "fallbacks" and (options.only or _is_script(options.source)):
         report = await _explain_dynamo(engine, options, script)
         texts.append(dynamo_text(report))
-        values["dynamo"] = dynamo_json(report)
+        summary["dynamo"] = dynamo_json(report)
         code = code or (FAILURE if report.problem else 0)
-    print(json.dumps(values, indent=2, allow_nan=False) if options.json else "\n\n".join(texts))
+    print(json.dumps(summary, indent=2, allow_nan=False) if options.json else "\n\n".join(texts))
     return code
 
 
@@ -88,26 +88,26 @@ def _is_script(source: str) -> bool:
 async def _explain_fallbacks(
     engine: Headless, options: argparse.Namespace, script: tuple[str, ...]
 ) -> tuple[str, dict[str, object], int]:
-    """Find what is not compiled. Returns it as text and as JSON, and the exit code."""
+    """Returns what is not compiled, as text and as JSON, and the exit code."""
     graphs, errors = [], []
     for recipe in await engine.open_program(options, script):
-        info, assignments, profile = engine.graphs[recipe.graph], None, None
+        assignments = profile = None
         try:
             assignments = (await engine.compile(recipe)).assignments
             profile = await _profile(engine, recipe, options.timeout) if options.measure else None
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             errors.append({"graph": recipe.graph, "error": failure_json(failure.diagnostic)})
-        graphs.append(GraphFacts(recipe.graph, info, assignments, profile))
+        graphs.append(GraphFacts(recipe.graph, engine.graphs[recipe.graph], assignments, profile))
     rows, summary_line = fallback_rows(graphs), fallbacks_summary(graphs)
     graph_names = [{"graph": facts.number, "name": facts.info.name} for facts in graphs]
-    values: dict[str, object] = {
+    summary: dict[str, object] = {
         "summary": summary_line,
         "graphs": graph_names,
         "rows": fallbacks_json(rows),
         **({"errors": errors} if errors else {}),
     }
-    return fallbacks_text(rows, summary_line), values, FAILURE if errors else 0
+    return fallbacks_text(rows, summary_line), summary, FAILURE if errors else 0
 
 
 async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileReport:
@@ -117,7 +117,7 @@ async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileR
 
 
 async def _explain_dynamo(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> DynamoReport:
-    """Run the script, and return what TorchDynamo did. If the script fails, prints its error."""
+    """Runs the script, and returns what TorchDynamo did. If the script fails, prints its error."""
     folder = arguments.working_folder(options)
     frame = ExplainDynamo(engine.client.new_request_id(), options.source, script, folder, timeout=options.timeout)
     report = (await engine.request(frame)).report

@@ -44,7 +44,7 @@ def split_kinds(text: str) -> list[str]:
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:
-    """Raise `UsageError` for an unknown kind."""
+    """Raises `UsageError` for an unknown kind."""
     unknown = [kind for kind in kinds if kind not in EXPORT_KINDS]
     if unknown:
         raise UsageError(
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
-    """Let the engine write the files, and list them. `command` is this command line, for the README of the export."""
+    """Lets the engine write the files, and lists them. `command` is this command line, for the README of the export."""
     # Each value of `--kind` is a list of kinds.
     kinds = tuple(dict.fromkeys(kind for listed_kinds in options.kind for kind in listed_kinds)) or ("object",)
     from importlib import metadata  # takes time, and is not needed to reject a source
@@ -72,7 +72,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
     recipe = await engine.open_graph(options, script)
     stage_text = ""
     if options.stage:
-        stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
+        stage = choose_stage((await engine.compile(recipe)).ordered_stages(), options.stage)
         if stage.language != "mlir":
             raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
         stage_text = stage.text
@@ -81,11 +81,11 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
         recipe,
         kinds,
         options.output,
-        arguments.working_folder(options),
-        options.name,
-        stage_text,
-        options.force,
-        command,
+        directory=arguments.working_folder(options),
+        name=options.name,
+        stage=stage_text,
+        force=options.force,
+        command=command,
     )
     exported = await engine.request(frame)
     if options.json:

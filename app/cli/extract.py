@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Extract the nodes, write and run the extracted graph, and print the report. Returns the exit code."""
+    """Extracts the nodes, writes and runs the extracted graph, and prints the report. Returns the exit code."""
     recipe, client = await engine.open_graph(options, script, options.nodes), engine.client
     info = engine.graphs[recipe.graph]
     nodes = tuple(row.stable for name in options.nodes for row in info.nodes_named(name))

@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
         console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))
         return FAILURE
     console.clear_progress()
-    return _report(batches, options, console)
+    return _print_outcomes(batches, options, console)
 
 
 def _make_plan(options: argparse.Namespace) -> FuzzPlan:
@@ -101,8 +101,8 @@ def _make_plan(options: argparse.Namespace) -> FuzzPlan:
         options.timeout,
         compile_options,
         extensions,
-        options.dynamic,
-        options.gradients,
+        dynamic=options.dynamic,
+        gradients=options.gradients,
     )
 
 
@@ -119,7 +119,7 @@ def _read_batches(options: argparse.Namespace, plan: FuzzPlan) -> dict[int, Fuzz
 def _run_batches(
     options: argparse.Namespace, plan: FuzzPlan, previous: dict[int, FuzzBatch], console: Console
 ) -> list[FuzzBatch]:
-    """Run the batches of `plan` that `previous` lacks, and write each. Returns all batches of `plan`."""
+    """Runs the batches of `plan` that `previous` lacks, and writes each. Returns all batches of `plan`."""
     seeds, batches = plan.seeds(), dict(previous)
     for batch in session.run(plan, previous):
         batches[batch.seed] = batch
@@ -133,7 +133,7 @@ def _run_batches(
 
 
 def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
-    """Write each failing program of a batch as a script, and print it and the statements on which eager crashed."""
+    """Writes each failing program of a batch as a script. Prints the failures, and the statements that crash eager."""
     for number, fault in enumerate(batch.faults, 1):
         suffix = f"_{number}" if number > 1 else ""
         path = folder / f"{fault.outcome}_{batch.seed}{suffix}.py"
@@ -150,8 +150,8 @@ def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
         )
 
 
-def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
-    """Print the outcomes of all programs. Returns the exit code: a failure if any program is faulty."""
+def _print_outcomes(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
+    """Prints the outcomes of all programs. Returns the exit code: a failure if any program is faulty."""
     outcomes, drawn = total(batches), merge_histograms(batch.drawn for batch in batches)
     n_faults = sum(outcomes[name] for name in FAULTS)
     if options.json:

@@ -96,7 +96,7 @@ class CollectedCompilation:
     report: RunReport | None = None
 
     def add(self, frame: Frame) -> None:
-        """Add the result that a frame has."""
+        """Adds the result that a frame has."""
         if isinstance(frame, StageDone):
             self.stages[frame.stage.index] = frame.stage
         elif isinstance(frame, Assigned):
@@ -106,7 +106,7 @@ class CollectedCompilation:
         elif isinstance(frame, Ran):
             self.report = frame.report
 
-    def ordered(self) -> tuple[Stage, ...]:
+    def ordered_stages(self) -> tuple[Stage, ...]:
         """The stages in pipeline order."""
         return tuple(stage for _, stage in sorted(self.stages.items()))
 
@@ -125,7 +125,7 @@ class _CaptureWatch:
         self.timed_out = False
 
     def handle(self, frame: Frame) -> None:
-        """Take the answer, and start the timer when the script starts."""
+        """Takes the answer, and starts the timer when the script starts."""
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
@@ -146,9 +146,9 @@ class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
     `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
-    `step_seconds` is the time limit of each step of a compilation. With `reopens`, compilations of earlier sessions are
-    used; with `reuses`, so are captured graphs of earlier sessions that still give the model's results. `times` are the
-    seconds that the parts of all requests took, such as capture and lowering.
+    `step_seconds` is the time limit of each step of a compilation. With `reopens`, the engine uses compilations of
+    earlier sessions; with `reuses`, also captured graphs of earlier sessions that still give the model's results.
+    `times` are the seconds that the parts of all requests took, such as capture and lowering.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -160,27 +160,25 @@ class Headless:
         self.times = PartTimes()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
-        """Open the source. Returns the recipes of the graphs that the options select.
+        """Opens the source. Returns the recipes of the graphs that the options select.
 
-        Raises `UsageError`, and `Failure` if the program cannot be captured.
+        `arguments` are those of the script. Raises `UsageError`, and `Failure` if the program cannot be captured.
         """
         presets = await self.client.request(ListPresets(0, working_folder(options), plugins_of(options)))
         self.presets = presets.presets
         for note in presets.notes:
             self.console.note(f"note: {note}")
         bases = base_recipes(options, presets.presets, arguments)
-        plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
-        frontend = bases[0].frontend
         frame = Open(
             self.client.new_request_id(),
             options.source,
             arguments,
             working_folder(options),
-            plugins,
-            shapes_of(options),
-            frontend,
-            getattr(options, "trust", False),
-            self.reopens,
+            plugins=tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins)),
+            shapes=shapes_of(options),
+            frontend=bases[0].frontend,
+            trusts=getattr(options, "trust", False),
+            reopens=self.reopens,
             reuses=self.reuses,
         )
         captured = await self._open(frame, options.timeout)
@@ -194,36 +192,37 @@ class Headless:
             recipes = [await self._without_dump_steps(recipe, options.disable) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
-    async def _without_dump_steps(self, recipe: Recipe, names: Sequence[str]) -> Recipe:
-        """`recipe` of a dump without the steps of these names; `NAME#2` is the second step of that name.
+    async def _without_dump_steps(self, recipe: Recipe, selectors: Sequence[str]) -> Recipe:
+        """The recipe of a dump without the selected steps: by `NAME` all of that name, by `NAME#2` the second.
 
         Raises `UsageError` for an unknown step.
         """
-        stages = (await self.compile(recipe)).ordered()
+        stages = (await self.compile(recipe)).ordered_stages()
         skipped: set[int] = set()
-        for selector in names:
+        for selector in selectors:
             name, _, number = selector.partition("#")
             steps = list(dict.fromkeys(stage.step for stage in stages if stage.name == name and stage.step >= 0))
-            selected = steps[int(number) - 1 : int(number)] if number.isdigit() and int(number) else steps
-            if not selected:
+            if number.isdigit() and int(number) > 0:
+                steps = steps[int(number) - 1 : int(number)]
+            if not steps:
                 known = ", ".join(dict.fromkeys(stage.name for stage in stages if stage.step >= 0))
                 raise UsageError(
                     f"the dump has no step {selector!r} that can be run again; its steps: {known or 'none'}"
                 )
-            skipped.update(selected)
+            skipped.update(steps)
         return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
     def with_steps_of(self, preset: Recipe, recipe: Recipe) -> Recipe:
-        """`recipe` with the passes of a preset, like `with_steps_of`, without those of phases before its graph's."""
+        """`recipe` with the passes of `preset`, except those of phases before the entry phase of its graph."""
         graph = self.graphs[recipe.graph]
         return adapt_to_phase(with_steps_of(recipe, preset), graph.entry_phase, graph.dialects)
 
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Open the source. Returns the recipe of the graph of `--graph`; without it, of the first that has all `nodes`.
+        """Opens the source. Returns the recipe of one graph: of the first that has all `nodes`, or else of the first.
 
-        If no graph has them, that is the first graph. If the program has several graphs, a note names the selected one.
+        With `--graph`, it is the recipe of that graph. Otherwise, if there are several graphs, prints its name.
         Raises like `open_program`.
         """
         recipes = await self.open_program(options, arguments)
@@ -237,16 +236,17 @@ class Headless:
         return all(self.graphs[graph].nodes_named(node) for node in nodes)
 
     async def compile(self, recipe: Recipe) -> CollectedCompilation:
-        """Compile `recipe`. Returns all stages. Raises `Failure`."""
+        """Compiles `recipe`. Returns all stages. Raises `Failure`."""
         return await self._collect(Compile(self.client.new_request_id(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False,
         runtimes: tuple[str, ...] = (), mark: Mark = "auto", stages: bool = True,
     ) -> CollectedCompilation:  # fmt: skip
-        """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`.
+        """Compiles and runs `recipe`. Returns all stages and the report. Raises `Failure`.
 
-        Without `stages`, those after `fx` may be missing.
+        `timeout` is in seconds. The other parameters are those of `Run`; without `stages`, stages after `fx` may be
+        missing.
         """
         frame = Run(
             self.client.new_request_id(),
@@ -262,14 +262,14 @@ class Headless:
         return await self._collect(frame)
 
     async def request(self, frame: Request[Answer]) -> Answer:
-        """Send `frame` and show its progress. Returns the answer. Raises `Failure`."""
+        """Sends `frame` and shows its progress. Returns the answer. Raises `Failure`."""
         frames: list[Any] = []
         await self._follow(frame, frames.append)
         answer: Answer = frames[-1]
         return answer
 
     async def _open(self, frame: Open, timeout: float) -> Captured:
-        """Send `frame`. Returns the answer. Raises `Failure`, also if the script runs longer than `timeout` seconds."""
+        """Sends `frame`. Returns the answer. Raises `Failure`, also if the script takes more than `timeout` seconds."""
         watch = _CaptureWatch(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
             await self._follow(frame, watch.handle)
@@ -285,9 +285,9 @@ class Headless:
         return watch.captured
 
     async def _collect(self, frame: Request[Frame]) -> CollectedCompilation:
-        """Send `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
+        """Sends `frame`, which compiles a recipe. Returns the results. Prints the notes, and the choices not applied.
 
-        Raises `Failure`, also if a step of the compilation exceeds its time limit; the run that follows has its own.
+        Raises `Failure`, also if a step of the compilation exceeds its time limit. The engine limits the time of a run.
         """
         compilation = CollectedCompilation()
 
@@ -297,7 +297,7 @@ class Headless:
         try:
             await self._follow(frame, compilation.add, step_limit)
         except Failure as failure:
-            raise Failure(failure.diagnostic, (*compilation.ordered(), *failure.stages)) from failure
+            raise Failure(failure.diagnostic, (*compilation.ordered_stages(), *failure.stages)) from failure
         if compilation.compiled is not None:
             for note in compilation.compiled.notes:
                 self.console.note(f"note: {note}")
@@ -312,10 +312,10 @@ class Headless:
         handle: Callable[[Frame], None],
         step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Send `request`, show progress and output, and call `handle` with each other frame, up to the answer.
+        """Sends `request`, shows progress and output, and calls `handle` with each other frame, up to the answer.
 
-        Raises `Failure` if the request fails. After the first progress frame, also if no frame arrives for
-        `step_limit()` seconds: then the request is cancelled, and the error names the step, which is the last progress.
+        Raises `Failure` if the request fails. After the first progress frame, also raises it if no frame arrives for
+        `step_limit()` seconds: it cancels the request, and the error names the step of the last progress frame.
         """
         import asyncio
 
@@ -353,10 +353,10 @@ def run_with_engine(
     verb: Callable[[Headless], Awaitable[int]],
     failure_code: int = FAILURE,
 ) -> int:
-    """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
+    """Calls `verb` with the client of a new engine. Returns the exit code.
 
-    A failure is printed, and its exit code is `failure_code`. Modules that only an engine needs are imported here,
-    after the command line has been checked.
+    Prints a failure, and then returns `failure_code`, or `USAGE_ERROR`. Modules that only an engine needs are imported
+    here, after the command line has been checked.
     """
     import asyncio
 
@@ -382,7 +382,7 @@ Verb = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
 def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, data_with_json: bool = False) -> int:
-    """Parse `words`, start an engine, and call `verb`. Returns the exit code, like `run_with_engine`.
+    """Parses `words`, starts an engine, and calls `verb`. Returns the exit code, like `run_with_engine`.
 
     The script's output goes to stderr, because stdout is for data; with `data_with_json`, only if `--json` is given.
     """
@@ -394,6 +394,7 @@ def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, dat
 async def _run_with_client(
     options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]
 ) -> int:
+    """Starts an engine, calls `verb` with its client, and stops the engine. Returns the exit code of `verb`."""
     from buddy.app.session.client import EngineClient
 
     def note_connection(lost: str) -> None:
@@ -412,7 +413,7 @@ async def _run_with_client(
 
 @contextmanager
 def reporting_write_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` in this block into a `UsageError` that names `path`."""
+    """Turns an `OSError` in this block into a `UsageError` that names `path`."""
     try:
         yield
     except OSError as error:
@@ -420,7 +421,7 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
 
 
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
-    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths.
+    """Writes the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths.
 
     Raises `UsageError` if a file cannot be written.
     """

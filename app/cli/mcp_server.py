@@ -73,7 +73,7 @@ class AgentServer(MCPServer):
 
     @contextlib.asynccontextmanager
     async def _reporting(self, context: Context | None) -> AsyncIterator[None]:
-        """In this block, send the progress of the program to the client, which waits for the answer to a call."""
+        """While active, sends the progress of the program to the client, which waits for the answer to a call."""
         texts: asyncio.Queue[str] = asyncio.Queue()
 
         async def send() -> None:
@@ -133,7 +133,7 @@ def make_server(program: AgentProgram) -> AgentServer:
 
 
 def _tools_with_hints(tools: Tools) -> Iterable[tuple[Any, types.ToolAnnotations]]:
-    """Yield each tool with hints for the client: whether it changes nothing, or may overwrite files."""
+    """Yields each tool with hints for the client: whether it changes nothing, or may overwrite files."""
     reading = (
         tools.list_nodes, tools.list_stages, tools.read_stage, tools.search, tools.diff, tools.trace,
         tools.list_passes, tools.find_passes, tools.run, tools.profile, tools.numerics,
@@ -149,7 +149,7 @@ def _tools_with_hints(tools: Tools) -> Iterable[tuple[Any, types.ToolAnnotations
 
 
 async def serve(folder: Path, timeout: float) -> None:
-    """Serve on stdin and stdout until the client closes them."""
+    """Serves on stdin and stdout until the client closes them."""
     program = AgentProgram(Folder(folder), timeout)
     try:
         await make_server(program).run_stdio_async()

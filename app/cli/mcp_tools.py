@@ -110,19 +110,19 @@ class Tools:
         `filter` is words that must all occur, such as `mm eager` or `layer.3`.
         """
         _, assignments, _ = await self._program.compile()
-        lowered = {assignment.node: assignment for assignment in assignments}
-        rows = []
+        assignment_of_node = {assignment.node: assignment for assignment in assignments}
+        nodes = []
         for row in self._program.info.rows:
-            assignment = lowered.get(row.stable)
-            values = {"node": row.display_name, "op": row.target if row.opcode.startswith("call") else row.opcode}
-            values |= {"result": f"{row.dtype}[{row.shape}]", "line": row.location}
-            values |= {"training": role_text(row)} if row.training else {}
+            assignment = assignment_of_node.get(row.stable)
+            node = {"node": row.display_name, "op": row.target if row.opcode.startswith("call") else row.opcode}
+            node |= {"result": f"{row.dtype}[{row.shape}]", "line": row.location}
+            node |= {"training": role_text(row)} if row.training else {}
             if assignment is not None:
-                values |= {"lowering": assignment.lowering, "function": assignment.function}
-                values |= {"reason": assignment.reason} if assignment.reason else {}
-            if all(word in " ".join(values.values()).lower() for word in filter.lower().split()):
-                rows.append(values)
-        return _page("nodes", rows, start, min(count, 200))
+                node |= {"lowering": assignment.lowering, "function": assignment.function}
+                node |= {"reason": assignment.reason} if assignment.reason else {}
+            if all(word in " ".join(node.values()).lower() for word in filter.lower().split()):
+                nodes.append(node)
+        return _page("nodes", nodes, start, min(count, 200))
 
     # ---- stages --------------------------------------------------------------------------------------------------
 
@@ -185,8 +185,8 @@ class Tools:
         else:
             raise BuddyError("diff needs two stages", "after", "give both, or set with_last_edit to true")
         client = self._program.engine.client
-        how: Literal["structural", "line"] = "structural" if structural else "line"
-        compared = await client.request(Compare(0, old.text, new.text, how, new.language))
+        diff_mode: Literal["structural", "line"] = "structural" if structural else "line"
+        compared = await client.request(Compare(0, old.text, new.text, diff_mode, new.language))
         result: Json = {
             "before": old.name, "after": new.name, "hunks": len(compared.hunks),
             "removed": sum(hunk[1] for hunk in compared.hunks), "added": sum(hunk[3] for hunk in compared.hunks),
@@ -319,7 +319,7 @@ class Tools:
         return {"undone": True}
 
     def _edit(self, recipe: Recipe, names: Sequence[str]) -> Json:
-        """Make `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
+        """Makes `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
         changed = self._program.edit(recipe)
         more = {"and_more": len(names) - _MAX_EDITED_NAMES} if len(names) > _MAX_EDITED_NAMES else {}
         return {"changed": changed, "of": list(names[:_MAX_EDITED_NAMES]), **more}

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS
 from buddy.app.cli.console import Console
@@ -237,18 +238,30 @@ class @CLASS@Pane(Pane):
         self.reverse = not self.reverse
 '''
 
-# For each kind: the texts of its modules, by the suffix of the module's name; the texts of its test; and the last
-# paragraph of its README.
-_CONTENTS_OF_KIND: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
-    "op": ({"": [_OP]}, [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."),
-    "pass": (
+
+class _PluginContents(NamedTuple):
+    """The contents of a plug-in: its modules, by the suffix of their name, its test, and the end of its README.
+
+    A module and the test consist of several texts.
+    """
+
+    modules: dict[str, list[str]]
+    tests: list[str]
+    readme_end: str
+
+
+_CONTENTS_OF_KIND = {
+    "op": _PluginContents(
+        {"": [_OP]}, [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."
+    ),
+    "pass": _PluginContents(
         {"": [_PASS]},
         [_PASS_TEST],
         "A recipe names the pass `@NAME@`; `buddy-tui passes @NAME@` shows its option.",
     ),
-    "backend": ({"": [_BACKEND]}, [_BACKEND_TEST], "`--backend @BACKEND@` selects the backend."),
-    "pane": ({_PANE_SUFFIX: [_PANE]}, [_PANE_TEST], "`g A` shows the pane in the workbench."),
-    "plugin": (
+    "backend": _PluginContents({"": [_BACKEND]}, [_BACKEND_TEST], "`--backend @BACKEND@` selects the backend."),
+    "pane": _PluginContents({_PANE_SUFFIX: [_PANE]}, [_PANE_TEST], "`g A` shows the pane in the workbench."),
+    "plugin": _PluginContents(
         {"": [_OP, _PASS, _BACKEND, _PRESET_AND_EXPORTER], _PANE_SUFFIX: [_PANE]},
         [_OP_TEST, _PASS_TEST, _BACKEND_TEST, _PANE_TEST, _PLUGIN_TEST],
         "It has an op, the pass `@NAME@`, the backend `@BACKEND@`, the preset `@NAME@-upstream` (`--preset`), the\n"
@@ -279,7 +292,7 @@ _PACKAGE_NAMES = ("msgspec", "torch")
 def plugin_files(kind: str, name: str) -> dict[str, str]:
     """Returns the texts of a plug-in's files by their names."""
     module = name.replace("-", "_")
-    values = {
+    replacements = {
         "@NAME@": name,
         "@MODULE@": module,
         "@CLASS@": "".join(word.capitalize() for word in name.split("-")),
@@ -287,11 +300,11 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
     }
 
     def fill_placeholders(text: str) -> str:
-        for placeholder, value in values.items():
-            text = text.replace(placeholder, value)
+        for placeholder, replacement in replacements.items():
+            text = text.replace(placeholder, replacement)
         return text
 
-    modules, tests, readme_text = _CONTENTS_OF_KIND[kind]
+    modules, tests, readme_end = _CONTENTS_OF_KIND[kind]
     test_imports = []
     if "" in modules:
         test_imports.append(f"import {module}  # noqa: F401  (registers its contents)")
@@ -299,9 +312,8 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
         test_imports.append(f"from {module}{_PANE_SUFFIX} import @CLASS@Pane")
     project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[suffix] for suffix in modules))
     project = project.replace("@MODULES@", ", ".join(f'"{module}{suffix}"' for suffix in modules))
-    readme = _README.replace("@TRY@", "".join(_TRY_COMMANDS[suffix] for suffix in modules)).replace(
-        "@WHAT@", readme_text
-    )
+    readme = _README.replace("@TRY@", "".join(_TRY_COMMANDS[suffix] for suffix in modules))
+    readme = readme.replace("@WHAT@", readme_end)
     sources = {
         f"{module}{suffix}.py": _with_imports(f'"""{_TITLES[suffix]} {name}."""', "".join(parts))
         for suffix, parts in modules.items()

@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compare the graphs one after another. A failure does not stop the others."""
+    """Compares the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     results: list[dict[str, Any]] = []
     for recipe in await engine.open_program(options, script):
         try:
@@ -72,29 +72,29 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
 async def _compare_graph(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, script_path: Path | None
 ) -> dict[str, object]:
-    """Compare one graph and print the report. Returns it as JSON. Raises `Failure`.
+    """Compares one graph and prints the report. Returns it as JSON. Raises `Failure`.
 
     If a node is out of tolerance and there is a `script_path`, writes the first such node there.
     """
     info = engine.graphs[recipe.graph]
     report = await _compare_nodes(engine, options, recipe, own_errors=not (options.no_own or options.nans))
-    result = numerics.as_json(report, info)
+    report_json = numerics.as_json(report, info)
     if not options.json:
         print(f"graph {report.graph}, {info.name}")
         print("\n".join(_nan_lines(report, info) if options.nans else _report_lines(report, info, options.top)))
     if options.toggles:
-        result["toggles"] = await _compare_without_passes(engine, options, recipe, report)
+        report_json["toggles"] = await _compare_without_passes(engine, options, recipe, report)
     if script_path is not None and report.first:
-        result["files"] = await _save_node(engine, recipe, report.first, script_path)
-    return result
+        report_json["files"] = await _save_node(engine, recipe, report.first, script_path)
+    return report_json
 
 
 async def _compare_nodes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, own_errors: bool, every: bool | None = None
 ) -> NumericsReport:
-    """Compare every node with the reference.
+    """Compares every node with the reference. With `own_errors`, also compiles and compares each node alone.
 
-    `own_errors` and `every` are as in `CompareNodes`; `None` means `--every`.
+    With `every`, compares fused values too, which changes the program; `None` stands for the option `--every`.
     """
     request = engine.client.new_request_id()
     every = options.every if every is None else every
@@ -103,7 +103,7 @@ async def _compare_nodes(
 
 
 async def _save_node(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
-    """Write the node as a script, with a `.npz` of the inputs that it has in eager. Returns both paths."""
+    """Writes the node as a script, with a `.npz` of the inputs that it has in eager. Returns both paths."""
     client = engine.client
     extracted = await client.request(Extract(0, recipe, (node,)))
     return await save_script(engine, replace(recipe, graph=extracted.graph), path)
@@ -113,7 +113,7 @@ async def _save_node(engine: Headless, recipe: Recipe, node: str, path: Path) ->
 
 
 def _nan_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """The lines of the summary on the origins of NaNs and infinities."""
+    """The lines of the summary that name the origins of NaNs and infinities."""
     only_origins = replace(report, first="", notes=())
     # Without a mismatch and notes, the first line is the verdict, and the last one counts the compared nodes.
     lines = numerics.summary_lines(only_origins, info)[1:-1]
@@ -166,7 +166,7 @@ async def _compare_without_passes(
 
 
 def _error_cells(variant: dict[str, Any], full_error: float) -> tuple[str, str]:
-    """The error without a pass, and its difference from the error with all passes; or the failure."""
+    """The error without a pass, and its difference from the error with all passes; or the failure, and ""."""
     if "failed" in variant:
         return variant["failed"][:60], ""
     return f"{variant['error']:.2e}", f"{variant['error'] - full_error:+.1e}"

@@ -25,7 +25,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_ops(engine: Headless, options: argparse.Namespace) -> int:
-    """Print the ops that match. Returns the exit code."""
+    """Prints the ops that match. Returns the exit code."""
     request = ListOps(0, arguments.working_folder(options), arguments.plugins_of(options))
     catalogue = await engine.client.request(request)
     for note in catalogue.notes:

@@ -40,7 +40,7 @@ def print_matching(
     searched_text: Callable[[Item], str],
     as_table: Callable[[Sequence[Item]], str],
 ) -> int:
-    """Print the items whose `searched_text` contains TEXT, in any case. Returns the exit code: 1 without a match.
+    """Prints the items whose `searched_text` contains TEXT, in any case. Returns the exit code: 1 without a match.
 
     Items are structs of msgspec. They are printed by `as_table`, or with `--json` as a list of objects.
     """
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_catalogue(engine: Headless, options: argparse.Namespace) -> int:
-    """Print the passes, dialects or backends that match. Returns the exit code."""
+    """Prints the passes, dialects or backends that match. Returns the exit code."""
     request = ListPasses(0, arguments.working_folder(options), arguments.plugins_of(options))
     catalogue = await engine.client.request(request)
     for note in catalogue.notes:

@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _compare_presets(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compile each graph with each selected preset, and print a table for each graph. Returns the exit code."""
+    """Compiles each graph with each selected preset, and prints a table for each graph. Returns the exit code."""
     recipes = await engine.open_program(options, script)
     presets = engine.presets
     selected = [find_preset(presets, name) for name in dict.fromkeys(options.only)]
@@ -59,10 +59,10 @@ async def _compare_presets(engine: Headless, options: argparse.Namespace, script
 
 
 async def _measure(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
-    """Compile `recipe`, which has the steps of preset `name`, and run it with `--run`.
+    """Compiles `recipe`, which has the steps of preset `name`, and runs it with `--run`.
 
-    Returns the measurements. If one of the two fails, prints the error, and returns what was measured before, with the
-    error.
+    Returns the measurements. If the compilation or the run fails, prints the error, and returns it with the
+    measurements before it.
     """
     compiled = report = None
     try:

@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Profile the graphs one after another. A failure does not stop the others."""
+    """Profiles the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     graphs: list[dict[str, Any]] = []
     stacks, code = "", 0
     profile_graph = _profile_compilation if options.compiling else _profile_runs
@@ -83,7 +83,7 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
 
 
 async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
-    """Run a graph, and measure the time of each node. Raises `Failure`."""
+    """Runs a graph, and measures the time of each node. Raises `Failure`."""
     request = engine.client.new_request_id()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.request(frame)).report, engine.graphs[recipe.graph]
@@ -92,9 +92,9 @@ async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: R
 
 
 async def _profile_compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
-    """Compile a graph, and measure the time of each phase and pass. Raises `Failure`."""
+    """Compiles a graph, and measures the time of each phase and pass. Raises `Failure`."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
-    stages, compiled = compilation.ordered(), compilation.compiled
+    stages, compiled = compilation.ordered_stages(), compilation.compiled
     assert compiled is not None
     root = compile_flame(stages, compiled, info)
     title = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"

@@ -24,10 +24,11 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _print)
+    return run_verb_on_program(make_parser(), words, _print_recipe)
 
 
-async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _print_recipe(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Prints the recipe, or only its passes as text. Returns 0."""
     recipe = await engine.open_graph(options, script)
     if options.as_pipeline:
         print(pipeline_text(recipe.steps), end="")

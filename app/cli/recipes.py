@@ -36,7 +36,7 @@ class UsageError(BuddyError):
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
     """The recipes of the files in `options`, or that of the preset, with the other options applied.
 
-    Options about graphs and nodes are not applied yet. Raises `UsageError`.
+    Options about graphs and nodes are not applied yet. `arguments` are those of the script. Raises `UsageError`.
     """
     trusted = trusted_plugins(options)
     # Without a file, the recipe has no steps: `_apply_options` takes those of a preset.
@@ -68,9 +68,9 @@ def trusted_plugins(options: argparse.Namespace) -> Collection[str] | None:
 
 
 def with_preset_steps(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
-    """The recipe with the steps of the preset called `name`; without a name, of that for its frontend and dialect.
+    """`recipe` with the steps of the preset called `name`; without a name, of the one for its frontend and dialect.
 
-    Raises `UsageError` if it does not exist or does not suit the recipe.
+    Raises `UsageError` if the preset does not exist or does not suit the recipe.
     """
     try:
         return with_preset(recipe, presets, name)
@@ -121,7 +121,7 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
-    """The recipe of each graph: that of `bases` with its number, else the first of them without its node choices."""
+    """The recipe of each graph: the base with the number of the graph, else the first base without node choices."""
     recipe_of_graph = {recipe.graph: recipe for recipe in bases}
     template = msgspec.structs.replace(bases[0], choices=(), precisions=())
     return [recipe_of_graph.get(number) or msgspec.structs.replace(template, graph=number) for number in numbers]
@@ -281,7 +281,7 @@ def _matches(row: NodeRow, pattern: str) -> bool:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """The names that resemble `name`, as the end of an error message; empty if none does."""
+    """The `known` names that resemble `name`, as the end of an error message; empty if none does."""
     similar_names = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(similar_names)}?" if similar_names else ""
 

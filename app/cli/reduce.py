@@ -77,7 +77,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    """Reduce the module, and write the result. Returns the exit code.
+    """Reduces the module, and writes the result. Returns the exit code.
 
     Raises `UsageError`, `ToolError`, and `ReductionError` if the module does not show the failure.
     """
@@ -99,12 +99,12 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
         console.clear_progress()
     with reporting_write_errors(output):
         script = _write_files(output, reduction)
-    _report(options, reduction, output, script, console)
+    _print_summary(options, reduction, output, script, console)
     return code
 
 
 def _check_output(output: Path, source: Path) -> None:
-    """Raise `UsageError` if `output` cannot be written: a reduction may take long, so this is checked before it."""
+    """Raises `UsageError` if `output` cannot be written. Called before the reduction, which may take long."""
     if output.resolve() == source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
     if output.is_dir():
@@ -116,7 +116,7 @@ def _check_output(output: Path, source: Path) -> None:
 
 
 def _run_to_end(reduction: Reduction) -> int:
-    """Run the reduction up to its end or `ctrl+c`. Returns the exit code."""
+    """Runs the reduction up to its end or `ctrl+c`. Returns the exit code."""
     try:
         reduction.run()
     except KeyboardInterrupt:
@@ -150,7 +150,12 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
             raise UsageError("say what the failure is: --test COMMAND, --crash, --verifier or --contains TEXT")
         if options.contains == "":
             raise UsageError("--contains needs a text: every output contains the empty one")
-        kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
+        if options.crash:
+            kind = "crash"
+        elif options.verifier:
+            kind = "verifier"
+        else:
+            kind = "contains"
         command = shlex.split(options.command) if options.command is not None else [_mlir_opt_path(options.mlir_opt)]
     if not command:
         raise UsageError("the command is empty")
@@ -175,9 +180,10 @@ def _mlir_opt_path(path: str | None) -> str:
 
 
 def _generic_form(failure: Failure, text: str, folder: str) -> str:
-    """The module in generic form, as the user's tool prints it.
+    """The module `text` in generic form, as the program of the failure's command prints it.
 
-    Empty for `--test`, for a program whose name does not contain `opt`, and if the tool cannot print the module.
+    Empty for `--test`, for a program whose name does not contain `opt`, and if the program cannot print the module.
+    `folder` is for the file of the module.
     """
     program = failure.command[0]
     if "opt" not in Path(program).name or failure.kind == "test":
@@ -210,7 +216,7 @@ def _form_text(progress: ReductionProgress) -> str:
 
 
 def _write_files(output: Path, reduction: Reduction) -> Path:
-    """Write the reduced module to `output`, and the script that shows the failure. Returns the script's path."""
+    """Writes the reduced module to `output`, and the script that shows the failure. Returns the script's path."""
     output.write_text(reduction.best, encoding="utf-8")
     script = output.with_name(f"{output.name}.sh")
     script.write_text(reproduction_script(reduction.failure, output), encoding="utf-8")
@@ -218,8 +224,10 @@ def _write_files(output: Path, reduction: Reduction) -> Path:
     return script
 
 
-def _report(options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console) -> None:
-    """Print the sizes, the number of tests, and the paths of the reduced module and the script."""
+def _print_summary(
+    options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console
+) -> None:
+    """Prints the sizes, the number of tests, and the paths of the reduced module and the script."""
     state = reduction.progress
     if options.json:
         summary = {
@@ -242,7 +250,10 @@ def _report(options: argparse.Namespace, reduction: Reduction, output: Path, scr
 
 
 def bisect_dump(options: argparse.Namespace, flags: Sequence[str]) -> int:
-    """Search the dump `options.source`; `flags` are for the user's mlir-opt. Returns the exit code."""
+    """Finds and prints the first stage of the dump `options.source` that shows the failure. Returns the exit code.
+
+    `flags` are for the user's mlir-opt.
+    """
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _bisect_dump(options, flags, console)

@@ -56,10 +56,10 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _replay(engine: Headless, options: argparse.Namespace, description: ReproducerDescription) -> int:
-    """Compile the reproducer, run it unless the original run failed, and print what differs. Returns the exit code."""
+    """Compiles the reproducer, runs it unless the original failed, and prints differences. Returns the exit code."""
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
-    changed_stages = await _changed_stages(engine, compilation.ordered(), description)
+    changed_stages = await _changed_stages(engine, compilation.ordered_stages(), description)
     values_path = options.folder / VALUES_FILE
     ran = None
     if not description.problem:
@@ -86,7 +86,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
 
 
 async def _open_reproducer(engine: Headless, options: argparse.Namespace, description: ReproducerDescription) -> Recipe:
-    """Open the program of the reproducer with its recipe and shapes. Returns the recipe of its graph."""
+    """Opens the program of the reproducer with its recipe and shapes. Returns the recipe of its graph."""
     parser = arguments.source_parser("replay", "")
     arguments.add_recipe_options(parser)
     words = ["--recipe", str(options.folder / RECIPE_FILE), "--graph", str(description.graph)]
@@ -98,7 +98,7 @@ async def _open_reproducer(engine: Headless, options: argparse.Namespace, descri
 def _original_inputs(values: Path) -> InputChoice:
     """The inputs of the original run, from the file `values`; without that file, those of the script.
 
-    Raises `UsageError` if it cannot be read.
+    Raises `UsageError` if the file cannot be read.
     """
     if not values.exists():
         return OWN_INPUTS
@@ -141,7 +141,7 @@ def _changed_outputs(path: Path, values: bytes) -> list[str]:
 
 
 def _note_changed_versions(engine: Headless, description: ReproducerDescription) -> None:
-    """Print which versions differ from those of the original run."""
+    """Prints which versions differ from those of the original run."""
     welcome = engine.client.welcome
     if welcome is None:
         return

@@ -33,11 +33,11 @@ def main(words: Sequence[str]) -> int:
             make_parser().error(f"{what}; choose another folder, or write into this one with --force")
     except OSError as error:
         make_parser().error(f"cannot write to {options.output}: {error.strerror or error}")
-    return run_with_engine(options, Console(options.plain), lambda engine: _write(engine, options, script))
+    return run_with_engine(options, Console(options.plain), lambda engine: _write_reproducer(engine, options, script))
 
 
-async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compile and run the graph, and write the folder. Returns the exit code: a failure if the run failed."""
+async def _write_reproducer(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Compiles and runs the graph, and writes the folder. Returns the exit code: a failure if the run failed."""
     recipe = await engine.open_graph(options, script)
     client, inputs = engine.client, inputs_of(options)
     functions = EngineFunctions(

@@ -64,10 +64,10 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Run the graphs one after another. A failure does not stop the others."""
+    """Runs the graphs one after another. A failure of one does not stop the others. Returns the exit code."""
     results = _Results(options, script)
     engine.reopens = True
-    # With other inputs, results would be those of the graph, which is known to equal the model on its own inputs only.
+    # A graph that an earlier session captured is known to equal the model only on the script's inputs.
     engine.reuses = inputs_of(options) == OWN_INPUTS
     try:
         for recipe in await engine.open_program(options, script):
@@ -84,7 +84,7 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 
 
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, results: _Results) -> None:
-    """Run a graph, print the report, and add it to `results`. A failure is printed and added, too."""
+    """Runs a graph, prints the report or the failure, and adds it to `results`."""
     try:
         compilation = await engine.run(
             recipe,
@@ -143,14 +143,14 @@ class _Results:
     def add_run(
         self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], fallback_error: Diagnostic | None
     ) -> None:
-        """Record the run of a graph, and the error about its fallbacks, if any."""
+        """Records the run of a graph, and the error about its fallbacks, if any."""
         error = {} if fallback_error is None else {"ok": False, "error": failure_json(fallback_error)}
         self._graphs.append({**run_report_json(info, report, assignments), **error})
         self.ok &= not report.wrong and fallback_error is None
         self._all_compared &= not report.not_compared
 
     def add_failure(self, failure: Failure, graph: int | None = None) -> None:
-        """Record a failure of `graph`; with `None`, of the whole program."""
+        """Records a failure of `graph`; with `None`, of the whole program."""
         self.ok = False
         if graph is None:
             self._error = {"error": failure_json(failure.diagnostic)}

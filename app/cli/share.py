@@ -8,13 +8,13 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, reporting_write_errors, run_with_engine
+from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting
 from buddy.app.reports.share.contents import SharedGraph
 from buddy.app.reports.share.page import encode_report, may_be_replaced
 from buddy.app.workspace.files import write_bytes_atomically
-from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
+from buddy.compiler.protocol import CompareNodes, Profile
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Write the report on the selected graphs.
+    """Writes the report on the selected graphs.
 
     If a graph fails, the report contains its error. Returns the exit code, which is then `FAILURE`.
     """
@@ -77,15 +77,15 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
 async def _collect_graph(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, inputs: InputChoice
 ) -> SharedGraph:
-    """Compile a graph, run it on `inputs`, and measure what the options ask for."""
-    problem: Diagnostic | None = None
+    """Compiles a graph, runs it on `inputs`, and measures what the options ask for."""
+    info = engine.graphs[recipe.graph]
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         stages = tuple(dict.fromkeys(failure.stages))
-        return SharedGraph(engine.graphs[recipe.graph], recipe, stages, problem=failure.diagnostic)
-    ran = profiled = compared = None
+        return SharedGraph(info, recipe, stages, problem=failure.diagnostic)
+    ran = profiled = compared = problem = None
     try:
         if not options.no_run:
             ran = await engine.run(recipe, options.repeats, options.timeout, inputs, options.equal_nan)
@@ -99,20 +99,13 @@ async def _collect_graph(
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         problem = failure.diagnostic
-    return _shared_graph(engine, recipe, compilation, ran, profiled, compared, problem)
-
-
-def _shared_graph(
-    engine: Headless, recipe: Recipe, compilation: CollectedCompilation, ran: CollectedCompilation | None,
-    profiled: Profiled | None, compared: NodesCompared | None, problem: Diagnostic | None,
-) -> SharedGraph:  # fmt: skip
     return SharedGraph(
-        engine.graphs[recipe.graph],
+        info,
         recipe,
-        compilation.ordered(),
+        compilation.ordered_stages(),
         compilation.assignments,
-        ran.report if ran is not None else None,
-        compared.report if compared is not None else None,
-        profiled.report if profiled is not None else None,
-        problem,
+        report=ran.report if ran is not None else None,
+        numerics=compared.report if compared is not None else None,
+        profile=profiled.report if profiled is not None else None,
+        problem=problem,
     )

@@ -28,11 +28,11 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list_stages(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Print the stages of each graph; of one that fails, those before the failure. Returns the exit code."""
+    """Prints the stages of each graph; of one that fails, those before the failure. Returns the exit code."""
     code, graphs = 0, []
     for recipe in await engine.open_program(options, script):
         try:
-            stages = (await engine.compile(recipe)).ordered()
+            stages = (await engine.compile(recipe)).ordered_stages()
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             code, stages = FAILURE, failure.stages

@@ -1,4 +1,4 @@
-"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of every stage, and these to nodes."""
+"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of stages, and these back to nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Trace what the options select in each graph, and print it. Returns the exit code. Raises `UsageError`."""
+    """Traces what the options select in each graph, and prints it. Returns the exit code. Raises `UsageError`."""
     if options.beside and options.coverage:
         raise UsageError("--beside cannot be combined with --coverage: omit one of them")
     if options.beside and not options.selector:
@@ -68,16 +68,18 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
     errors: list[UsageError] = []  # reported only if no graph has the node
     for recipe in await engine.open_program(options, script):
         info = engine.graphs[recipe.graph]
+        stages: Sequence[Stage] = ()
+        if not options.beside:
+            stages, problem = await _compile_stages(engine, recipe, f"graph {recipe.graph}")
+            code = FAILURE if problem else code
+            if not stages:
+                continue
         try:
             if options.beside:
                 comparison = await _compare_pipelines(engine, options, recipe, info)
                 answer: _TwoPipelines | _Coverage | _NodeLines | _LineNodes = comparison
                 code = FAILURE if any(pipeline.problem for pipeline in comparison.pipelines) else code
             else:
-                stages, problem = await _compile_stages(engine, recipe, f"graph {recipe.graph}")
-                code = FAILURE if problem else code
-                if not stages:
-                    continue
                 answer = await _trace_selector(engine, options, recipe, info, stages)
         except UsageError as error:
             errors.append(error)
@@ -93,12 +95,12 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
 
 
 async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tuple[tuple[Stage, ...], str]:
-    """Compile `recipe`. Returns its stages, and an empty string.
+    """Compiles `recipe`. Returns its stages, and an empty string.
 
     If the compilation fails, prints the error of `subject`, and returns the stages up to the failure and the error.
     """
     try:
-        return (await engine.compile(recipe)).ordered(), ""
+        return (await engine.compile(recipe)).ordered_stages(), ""
     except Failure as failure:
         engine.console.error(failure.diagnostic, subject)
         return failure.stages, str(failure.diagnostic)
@@ -107,7 +109,7 @@ async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tup
 async def _compare_pipelines(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo
 ) -> _TwoPipelines:
-    """Trace the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
+    """Traces the selected nodes in both pipelines, in the last stage of each compared phase. Raises `UsageError`."""
     rows = find_nodes(info, options.selector)
     if not rows:
         raise UsageError(_unknown_node_error(options.selector, recipe))
@@ -128,7 +130,7 @@ async def _compare_pipelines(
 async def _trace_selector(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
 ) -> _Coverage | _NodeLines | _LineNodes:
-    """Trace what the selector names. Returns the coverage, the lines of nodes, or the nodes of lines.
+    """Traces what the selector names. Returns the coverage, the lines of nodes, or the nodes of lines.
 
     Raises `UsageError`.
     """
@@ -172,7 +174,7 @@ def _comes_from_line(row: NodeRow, path: str, line: int) -> bool:
 
 
 async def _trace_nodes(engine: Headless, stages: Sequence[Stage], rows: Sequence[NodeRow]) -> _NodeLines:
-    """Find the lines of nodes in each stage."""
+    """Finds the lines of nodes in each stage."""
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
     traced_nodes = []
     for row in rows:
@@ -208,7 +210,7 @@ class _Coverage:
 
 
 def _coverage_unit(stage: Stage) -> str:
-    """What `Stage.origins` counts."""
+    """The unit of the counts in `Stage.origins`."""
     return {"asm": "bytes", "python": "lines", "cpp": "lines", "text": "lines"}.get(stage.language, "ops")
 
 
@@ -255,12 +257,12 @@ class _NodeLines:
 
     def full_text(self) -> str:
         """Every line of the nodes, stage by stage."""
-        return "\n".join(
-            "\n".join([f"{row.display_name}, {stage.phase}", *_numbered_lines(traces[stage.text])])
-            for row, traces in self._traced_nodes
-            for stage in self._stages
-            if stage.text in traces
-        )
+        lines: list[str] = []
+        for row, traces in self._traced_nodes:
+            for stage in self._stages:
+                if stage.text in traces:
+                    lines += [f"{row.display_name}, {stage.phase}", *_numbered_lines(traces[stage.text])]
+        return "\n".join(lines)
 
     def _node_table(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
         pairs = [(stage, traces[stage.text]) for stage in self._stages if stage.text in traces]

@@ -38,9 +38,9 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _preview_passes(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Run each pass on the stage, and print what it changes. Returns the exit code. Raises `UsageError`."""
+    """Runs each pass on the stage, and prints what it changes. Returns the exit code. Raises `UsageError`."""
     recipe = await engine.open_graph(options, script)
-    stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
+    stage = choose_stage((await engine.compile(recipe)).ordered_stages(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
     passes = (await engine.client.request(ListPasses(0))).passes

@@ -76,13 +76,13 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Search for the fastest recipe, write it, and print the attempts. Returns the exit code. Raises `UsageError`."""
+    """Searches for the fastest recipe, writes it, and prints the attempts. Returns 0. Raises `UsageError`."""
     variations = _variations(options.vary)  # an invalid one ends the search before the program is captured
     recipe = await engine.open_graph(options, script)
     seconds = options.within or default_seconds(options.max_error, variations)
     frame = Tune(
-        0, recipe, variations, seconds,
-        options.each, options.jobs, options.cluster, options.search_seed, options.max_error,
+        0, recipe, variations, seconds, recipe_seconds=options.each, jobs=options.jobs, cluster=options.cluster,
+        seed=options.search_seed, max_error=options.max_error,
     )  # fmt: skip
     attempts: list[Attempted] = []
 

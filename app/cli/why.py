@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Print the history of the selected nodes of each graph. Returns the exit code. Raises `UsageError`."""
+    """Prints the history of the selected nodes of each graph. Returns the exit code. Raises `UsageError`."""
     recipes = await engine.open_program(options, script)
     selected = [(recipe, find_nodes(engine.graphs[recipe.graph], options.node)) for recipe in recipes]
     selected = [(recipe, rows) for recipe, rows in selected if rows]
@@ -70,7 +70,7 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
 async def _node_histories(
     engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]
 ) -> list[tuple[NodeRow, list[NodeRemark]]]:
-    """Compile `recipe`. Returns each node with its history. Raises `Failure`."""
+    """Compiles `recipe`. Returns each node with its history. Raises `Failure`."""
     compilation = await engine.compile(recipe)
     assert compilation.compiled is not None
     stages = compilation.compiled.stages
@@ -95,7 +95,7 @@ async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, st
 
 async def _machine_code_remarks(engine: Headless, compilation: CollectedCompilation, row: NodeRow) -> list[NodeRemark]:
     """A remark with the node's instruction count and functions; empty without assembly, or if no code is generated."""
-    text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
+    text = next((stage.text for stage in compilation.ordered_stages() if stage.language == "asm"), "")
     if not text or not is_computed(row):
         return []
     client = engine.client

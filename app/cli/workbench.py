@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal_error
 from buddy.app.cli import main as cli_main
 from buddy.app.workspace.sources import missing_source_error
 
@@ -54,10 +54,10 @@ _TERMINAL_OPTIONS = frozenset(("--no-mouse", "--ascii"))
 
 
 def main(words: Sequence[str]) -> int:
-    """Open the workbench, here or for a browser; without a SOURCE, the first screen. Returns the exit code."""
+    """Opens the workbench, here or for a browser; without a SOURCE, the first screen. Returns the exit code."""
     parser = make_parser()
     if _TERMINAL_OPTIONS.issuperset(words):
-        if error := missing_terminal():
+        if error := missing_terminal_error():
             print(error, file=sys.stderr)
             return USAGE_ERROR
         return _start(words)
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     if options.web and options.plain:
         parser.error("--plain prints lines here, --web serves the screen: give one of them")
     error = "" if options.engine or options.remote else missing_source_error(options.source)
-    error = error or ("" if options.web or options.plain else missing_terminal(options.source))
+    error = error or ("" if options.web or options.plain else missing_terminal_error(options.source))
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
@@ -108,7 +108,7 @@ def _pane_path(text: str) -> str:
 
 
 def _start(words: Sequence[str]) -> int:
-    """Let the user choose a program, and open it with the options `words`, or run the chosen verb."""
+    """Lets the user choose a program, and opens it with the options `words`, or runs the chosen verb."""
     from buddy.app.workbench.start import Verb, choose_program
 
     choice = choose_program(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
@@ -130,7 +130,7 @@ def _can_draw_boxes() -> bool:
 
 
 def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve the same command line, without its `--web` options, to a browser. Returns the exit code."""
+    """Serves the same command line, without its `--web` options, to a browser. Returns the exit code."""
     try:
         from buddy.app.workbench.web import serve
     except ImportError as error:

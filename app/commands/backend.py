@@ -47,7 +47,7 @@ class FrontendCommands:
         self._context, self._ir, self._provenance = context, ir, provenance
 
     def choose_frontend(self) -> None:
-        """List every frontend with each dialect that it supports."""
+        """Lists every frontend with each dialect that it supports."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         recipe = self._context.workspace.recipe
@@ -60,14 +60,14 @@ class FrontendCommands:
         self._context.dialogs.open(PickerScreen("Frontend and target dialect", choices), self._use_frontend)
 
     def next_dialect(self) -> None:
-        """Switch to the next dialect that the recipe's frontend supports."""
+        """Switches to the next dialect that the recipe's frontend supports."""
         recipe = self._context.workspace.recipe
         dialects = dialects_of(recipe.frontend)
         next_dialect = dialects[(dialects.index(recipe.dialect) + 1) % len(dialects)]
         self._use_frontend(_FrontendChoice(recipe.frontend, next_dialect))
 
     def _use_frontend(self, choice: _FrontendChoice | None) -> None:
-        """Set the frontend and the dialect in the recipe. `None` means that the user chose nothing."""
+        """Sets the frontend and the dialect in the recipe. `None` means that the user chose nothing."""
         workspace = self._context.workspace
         recipe = workspace.recipe
         if choice is None or choice == (recipe.frontend, recipe.dialect):
@@ -77,7 +77,7 @@ class FrontendCommands:
         self._context.edits.edit(new_recipe, f"{frontend}dialect {choice.dialect}")
 
     def compare_node(self) -> None:
-        """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
+        """Shows the node under the cursor in this compiler's IR and in torch-mlir's IR."""
         from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 
         info = self._context.state.info
@@ -93,7 +93,7 @@ class FrontendCommands:
         self._provenance.with_node(open_comparison)
 
     def _show_result(self, result: StagePosition | ComparedStages | None) -> None:
-        """Go to the position that was chosen in the comparison, or compare the stages that were chosen there."""
+        """Goes to the position that was chosen in the comparison, or compares the stages that were chosen there."""
         if result is None:
             return
         self._context.layout.show_pane("ir")
@@ -132,7 +132,7 @@ class BackendCommands:
         self._descriptions: dict[str, BackendDescribed] = {}
 
     def choose_backend(self) -> None:
-        """List the backends, and set the chosen one in the recipe."""
+        """Lists the backends, and sets the chosen one in the recipe."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         current, backends = self._context.workspace.recipe.backend, self._context.state.backends
@@ -154,7 +154,7 @@ class BackendCommands:
     # ---- flags ---------------------------------------------------------------------------------------------------
 
     def choose_flag(self) -> None:
-        """List the flags of the backend's compiler. The flags that the recipe sets come first."""
+        """Lists the flags of the backend's compiler. The flags that the recipe sets come first."""
         self._context.jobs.begin_opening("backend", self._list_flags)
 
     async def _list_flags(self) -> None:
@@ -181,7 +181,7 @@ class BackendCommands:
     # ---- LLVM's passes -------------------------------------------------------------------------------------------
 
     def choose_llvm_pass(self) -> None:
-        """List the passes of LLVM that changed something or are skipped; show their stages, or skip one."""
+        """Lists the passes of LLVM that changed something or are skipped; shows their stages, or skips one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         recipe = self._context.workspace.recipe
@@ -204,7 +204,7 @@ class BackendCommands:
         self._context.dialogs.open(PickerScreen("Passes of LLVM's optimiser", choices), self._toggle_llvm_pass)
 
     def _toggle_llvm_pass(self, answer: object) -> None:
-        """Skip the chosen pass or run it again, or show or hide the stages. `answer` is `None` without a choice."""
+        """Skips the chosen pass or runs it again, or shows or hides the stages. `answer` is `None` without a choice."""
         recipe = self._context.workspace.recipe
         if answer is None:
             return
@@ -229,7 +229,10 @@ class BackendCommands:
         return self._descriptions[name]
 
     def _edit_chosen_flag(self, answer: object) -> None:
-        """Ask for the value of the chosen flag: one that the compiler lists, or one with a value, as a text."""
+        """Asks for the value of the chosen flag; for `_TYPE_FLAG`, asks for a flag with its value.
+
+        `answer` is a flag that the compiler lists, a text `--NAME=VALUE`, `_TYPE_FLAG`, or `None` without a choice.
+        """
         if answer is None:
             return
         if answer is _TYPE_FLAG:
@@ -247,7 +250,7 @@ class BackendCommands:
         return description.flags if description is not None else ()
 
     def _choose_value(self, flag: FlagInfo, current: str = "") -> None:
-        """Ask for the value of a flag: in a list if its values are known or the recipe sets it, else in the prompt.
+        """Asks for the value of a flag: in a list if its values are known or the recipe sets it, else in the prompt.
 
         `current` is the flag with its value in the recipe or by default, "" if it has none.
         """
@@ -278,12 +281,12 @@ class BackendCommands:
         self._context.dialogs.ask("flag of the backend's compiler, --NAME or --NAME=VALUE", text, self._begin_check)
 
     def _begin_check(self, text: str) -> None:
-        """Check the typed flag in the background. Does nothing for an empty text or dashes alone."""
+        """Checks the typed flag in the background. Does nothing for an empty text or dashes alone."""
         if text.strip("- "):
             self._context.jobs.begin("backend", self._check_flag, text.strip())
 
     async def _check_flag(self, flag: str) -> None:
-        """Set the flag if the backend's compiler accepts it. Otherwise, show the error and ask for the flag again."""
+        """Sets the flag if the backend's compiler accepts it. Otherwise, shows the error and asks for it again."""
         recipe, name = self._context.workspace.recipe, _flag_name(flag)
         others = tuple(other for other in recipe.backend_flags if _flag_name(other) != name)
         request = self._context.session.request(CheckFlags(0, recipe.backend, (*others, flag)))
@@ -297,7 +300,7 @@ class BackendCommands:
             self._set_flag(name, flag)
 
     def _set_flag(self, name: str, flag: str) -> None:
-        """Replace the flag called `name` by `flag`; an empty `flag` removes it."""
+        """Replaces the flag called `name` by `flag`; an empty `flag` removes it."""
         recipe = self._context.workspace.recipe
         others = [other for other in recipe.backend_flags if _flag_name(other) != name]
         flags = tuple([*others, flag] if flag else others)
@@ -346,7 +349,7 @@ class ExportCommands:
     # ---- the target ----------------------------------------------------------------------------------------------
 
     def choose_target(self) -> None:
-        """List the known targets, and set the chosen or typed one in the recipe."""
+        """Lists the known targets, and sets the chosen or typed one in the recipe."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         target = self._context.workspace.recipe.target
@@ -377,11 +380,11 @@ class ExportCommands:
     # ---- exports -------------------------------------------------------------------------------------------------
 
     def ask_export(self) -> None:
-        """Ask for the kinds of an export, then for its folder, and export."""
+        """Asks for the kinds of an export, then for its folder, and exports."""
         self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._ask_folder)
 
     def _ask_folder(self, text: str) -> None:
-        """Ask for the folder of an export of the kinds in `text`."""
+        """Asks for the folder of an export of the kinds in `text`."""
         if not text.strip():
             return
         try:
@@ -395,7 +398,7 @@ class ExportCommands:
         )
 
     def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
-        """Export to the typed folder. Asks before it replaces files."""
+        """Exports to the typed folder. Asks before it replaces files."""
         if not self._context.session.is_local:
             self._export_on_engine(folder.strip(), kinds)
             return
@@ -411,7 +414,7 @@ class ExportCommands:
         self._context.files.use_path(folder, start, question, failure="cannot be written to")
 
     def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
-        """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
+        """Exports to a folder on the engine's machine, whose files the workbench cannot read."""
         if folder:
             question = (
                 f"Files with the same names in {folder}, on the engine's machine, will be replaced. Write into it?"
@@ -421,7 +424,7 @@ class ExportCommands:
             )
 
     async def _export(self, folder: str, kinds: tuple[str, ...], *, force: bool) -> None:
-        """Let the engine write the export. With `force`, files with the same names are replaced."""
+        """Lets the engine write the export. With `force`, files with the same names are replaced."""
         recipe = self._context.workspace.recipe
         arguments = ("-o", folder, "--kind", ",".join(kinds))
         command = self._sessions.command_line(

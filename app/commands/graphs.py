@@ -96,7 +96,7 @@ def _tab_parts(
     """
     statuses = [graph_status(state, workspace, number) for number in range(len(state.graphs))]
     tabs = [
-        GraphTab(info.name, number, f" {status}" if status else "", True, role)
+        GraphTab(info.name, number, mark=f" {status}" if status else "", role=role)
         for number, (info, (status, role)) in enumerate(zip(state.graphs, statuses, strict=True))
     ]
     if state.graph >= len(tabs):
@@ -136,9 +136,9 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
 
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
-    """What the list of fallbacks needs of a graph.
+    """The facts of a graph for the list of fallbacks.
 
-    The lowerings are `None` before the graph is compiled, the profile if it is not of the latest compilation.
+    The lowerings are `None` before the graph is compiled. The profile is `None` unless it is of the latest compilation.
     """
     graph, info = state.graph_state_of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
@@ -161,12 +161,12 @@ class GraphCommands:
         self._show_next(-1)
 
     def _show_next(self, step: int) -> None:
-        """Show the graph `step` graphs after the shown one, wrapping around at the ends."""
+        """Shows the graph `step` graphs after the shown one, wrapping around at the ends."""
         state = self._context.state
         self.show((state.graph + step) % len(state.graphs))
 
     def show(self, number: int) -> None:
-        """Show graph `number`, counted from 0."""
+        """Shows graph `number`, counted from 0."""
         if number == self._context.state.graph:
             return
         self._selected_nodes[self._context.state.graph] = self._context.selection.node
@@ -183,7 +183,7 @@ class GraphCommands:
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def choose_graph(self) -> None:
-        """Choose a graph in a list with the status and the graph break of each."""
+        """Lists the graphs, each with its status and its graph break, and shows the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         state = self._context.state
@@ -204,7 +204,7 @@ class GraphCommands:
             self.show(number)
 
     def show_fallbacks(self) -> None:
-        """List the fallbacks of all graphs: nodes in eager, graph breaks, guards. A choice goes to its node or line."""
+        """Lists the fallbacks of all graphs: nodes in eager, graph breaks, guards. Goes to the chosen one."""
         from buddy.app.screens.tables import FallbacksScreen
 
         context = self._context
@@ -213,7 +213,7 @@ class GraphCommands:
         context.dialogs.open(FallbacksScreen(context.session, facts, recipes), self._go_to_fallback)
 
     def _go_to_fallback(self, row: Fallback | None) -> None:
-        """Show the node of the chosen fallback in the graph pane, or its Python line in the source pane."""
+        """Shows the node of the chosen fallback in the graph pane, or its Python line in the source pane."""
         if row is None:
             return
         self.show(row.graph)
@@ -225,7 +225,7 @@ class GraphCommands:
             self._provenance.open_line(row.line, row.name)
 
     def show_recompilations(self) -> None:
-        """Run the script as Python does, and list graph breaks, recompilations and guards; enter shows a row's line."""
+        """Runs the script as Python does, and lists graph breaks, recompilations and guards. Shows the chosen line."""
         from buddy.app.screens.tables import RecompilationsScreen
 
         context, workspace = self._context, self._context.workspace
@@ -237,7 +237,7 @@ class GraphCommands:
             self._provenance.open_line(row.line, row.title)
 
     def run_all(self) -> None:
-        """Run every graph under the recipe of that graph."""
+        """Runs every graph under the recipe of that graph."""
         self._context.session.run_all()
 
 
@@ -249,16 +249,16 @@ class SubgraphCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
         self._context, self._graph, self._graphs = context, graph, graphs
-        # By the number of each extracted graph: that graph, and the number of the graph that it was extracted from.
+        # The extracted graph, and the number of the graph that it comes from, by the number of the extracted graph.
         self._origins: dict[int, tuple[GraphInfo, int]] = {}
 
     def extract(self) -> None:
-        """Extract the picked nodes, or those of the row under the cursor, as a graph with the inputs of a real run."""
+        """Extracts the picked nodes, or those of the row under the cursor, as a graph with the inputs of a real run."""
         names = tuple(row.stable for row in self._graph.selected_rows if row.opcode.startswith("call"))
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
-        """Extract the nodes of these stable names, and show the new graph with the choices of `recipe` for them."""
+        """Extracts the nodes of these stable names, and shows the new graph with the choices of `recipe` for them."""
         request = self._context.session.request(Extract(0, recipe, names))
         extract = await self._context.jobs.result_of(request, "not extracted")
         if extract is None:
@@ -288,11 +288,11 @@ class SubgraphCommands:
         return origin if extract is not None and extract is self._context.state.info else None
 
     def back_to_origin_graph(self) -> None:
-        """Show the graph that the current subgraph was extracted from."""
+        """Shows the graph that the current subgraph was extracted from."""
         self._graphs.show(self._origin or 0)
 
     def ask_script(self) -> None:
-        """Ask for the file of a script that has the shown graph, and write it."""
+        """Asks for the file of a script that has the shown graph, and writes it."""
         info = self._context.state.info
         words = re.findall(r"[^\W_]+", info.name) if info else []
         name = "_".join(words) if info else "graph"
@@ -303,7 +303,7 @@ class SubgraphCommands:
             self._context.jobs.begin("script", self._write_script, text.strip())
 
     async def _write_script(self, text: str) -> None:
-        """Write the script and the `.npz` of its tensors to the typed path, after a question if the files exist."""
+        """Writes the script and the `.npz` of its tensors to the typed path, after a question if the files exist."""
         recipe = self._context.workspace.recipe
         try:
             path = parse_path(text)

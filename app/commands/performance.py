@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # ---- profile ---------------------------------------------------------------------------------------------------------
 
 
-# The roofline starts at the lowest operational intensity (of the nodes and of the ridge point) divided by this factor,
-# and ends at the highest one multiplied by it.
+# The roofline extends by this factor below the lowest and above the highest operational intensity of the nodes and the
+# ridge point.
 _ROOF_MARGIN_FACTOR = 2.0
 
 
@@ -38,7 +38,7 @@ class ProfileCommands:
         self._job = context.jobs.single_job("profile", f"a profile is running: press {key_of('cancel')} to stop it")
 
     def profile_program(self) -> None:
-        """Compile the recipe with instrumentation, and run it in the background."""
+        """Compiles the recipe with instrumentation, and runs it in the background."""
         if not self._job.may_begin():
             return
         recipe = self._context.workspace.recipe
@@ -46,7 +46,7 @@ class ProfileCommands:
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        """Wait for the profile, store it in the state, and show it."""
+        """Waits for the profile, stores it in the state, and shows it."""
         progress = self._context.jobs.progress_callback(lambda activity: f"profiling: {activity}")
         request = self._context.session.profile(recipe, progress)
         report = await self._job.result_of(
@@ -61,7 +61,7 @@ class ProfileCommands:
         self._context.results.show(profile_result(report, previous, info))
 
     def show_flame_graph(self) -> None:
-        """Show a flame graph: the time of each `torch.nn` module and of each node in it."""
+        """Shows a flame graph: the time of each `torch.nn` module and of each node in it."""
         from buddy.app.screens.profile import FlameScreen
 
         profile_and_graph = self._profile_and_graph()
@@ -71,7 +71,7 @@ class ProfileCommands:
             self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), summary), self._go_to_node)
 
     def show_roofline(self) -> None:
-        """Plot the rate of each node under the roofline of the machine."""
+        """Plots the rate of each node under the roofline of the machine."""
         from buddy.app.screens.plot import PlotScreen
 
         profile_and_graph = self._profile_and_graph()
@@ -85,7 +85,7 @@ class ProfileCommands:
         self._context.dialogs.open(screen, self._go_to_named_node)
 
     def show_hot_spots(self) -> None:
-        """List the instructions with the most samples, if the system allows sampling."""
+        """Lists the instructions with the most samples, if the system allows sampling."""
         from buddy.app.screens.profile import HotSpotScreen
 
         profile_and_graph = self._profile_and_graph()
@@ -99,7 +99,7 @@ class ProfileCommands:
         self._context.dialogs.open(HotSpotScreen(report.sampling, names), self._go_to_instruction)
 
     def _go_to_instruction(self, spot: HotSpot | None) -> None:
-        """Go to the assembly line of an instruction, unless the recipe has changed since the profile."""
+        """Goes to the assembly line of an instruction, unless the recipe has changed since the profile."""
         if spot is None or spot.line < 0:
             return
         rows = self._context.state.board.rows()
@@ -118,13 +118,13 @@ class ProfileCommands:
         return (report, info) if report is not None and info is not None else None
 
     def _go_to_named_node(self, name: str | None) -> None:
-        """Go to the node with this displayed name."""
+        """Goes to the node with this displayed name."""
         info = self._context.state.info
         rows = info.rows if info is not None else ()
         self._go_to_node(next((row.stable for row in rows if row.display_name == name), None))
 
     def _go_to_node(self, node: str | None) -> None:
-        """Go to the node with this stable name. `None` means that the user chose none."""
+        """Goes to the node with this stable name. `None` means that the user chose none."""
         if node is not None:
             self._context.layout.show_pane("graph")
             self._graph.go_to_node(node)
@@ -187,18 +187,18 @@ class TuneCommands:
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
-        # The recipes that the running search has tried, or that the latest one did.
+        # The recipes that the running search, or else the latest one, has tried.
         self._attempts: list[Attempted] = []
         self._search_job = context.jobs.single_job("tune", f"a search is running: press {key_of('cancel')} to stop it")
         self._progress = context.jobs.progress_callback(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
-        """Ask for the limits of a search, and start it."""
+        """Asks for the limits of a search, and starts it."""
         if self._search_job.may_begin():
             self._context.dialogs.ask(_TUNE_PROMPT, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
 
     def _begin_search(self, text: str) -> None:
-        """Start a search with the limits and variations in `text`."""
+        """Starts a search with the limits and variations in `text`."""
         try:
             seconds, variations, max_error = parse_tune_request(text)
         except ValueError as error:
@@ -209,7 +209,7 @@ class TuneCommands:
     async def _search(
         self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...], max_error: float | None
     ) -> None:
-        """Wait for the search of the engine, and show the result."""
+        """Waits for the search of the engine, and shows the result."""
         self._attempts = []
         frame = Tune(0, recipe, variations=variations, seconds=seconds, max_error=max_error)
         request = self._context.session.request(frame, self._show_progress)
@@ -220,7 +220,7 @@ class TuneCommands:
             self._show_result(recipe, tuned)
 
     def _show_progress(self, frame: object) -> None:
-        """Show a tried recipe, or the progress of the search."""
+        """Shows a tried recipe, or the progress of the search."""
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
             stop = f"press {key_of('cancel')} to stop"
@@ -230,7 +230,7 @@ class TuneCommands:
             self._progress(frame)
 
     def _show_result(self, recipe: Recipe, tuned: Tuned) -> None:
-        """Show the fastest recipes, of which the user may use the first, or the chosen precisions and their errors."""
+        """Shows the fastest recipes, of which the user may use the first, or the chosen precisions and their errors."""
         attempts, is_better = list(self._attempts), tuned.recipe != recipe
 
         def use_answer(answer: str) -> None:
@@ -249,7 +249,7 @@ class TuneCommands:
         self._context.results.show(precisions_result(tuned, attempts, is_better, names), use_answer)
 
     def _plot(self, tuned: Tuned, attempts: list[Attempted]) -> None:
-        """Plot the time of each attempt over its error, if precisions were chosen, and over the time of the search."""
+        """Plots the time of each attempt over its error, if precisions were chosen, and over the time of the search."""
         from buddy.app.screens.plot import PlotScreen
 
         plots = [*([error_time_plot(tuned, attempts)] if tuned.nodes else []), tuning_plot(attempts)]

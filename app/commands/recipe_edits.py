@@ -46,7 +46,7 @@ class RecipeEditCommands:
         return self._context.workspace
 
     def choose_edit(self) -> None:
-        """List all edits of the recipe, also undone edits and edits of other workbenches, and go to the chosen one."""
+        """Lists the edits of the recipe, undone ones and those of other workbenches too, and goes to the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [
@@ -60,7 +60,7 @@ class RecipeEditCommands:
         self._context.dialogs.open(PickerScreen("Edits, latest first", choices), self._go_to_edit)
 
     def _go_to_edit(self, choice: int | Recipe | None) -> None:
-        """Use the recipe of another workbench, or redo (positive) or undo (negative) the chosen number of edits."""
+        """Uses the recipe of another workbench; or redoes (positive) or undoes (negative) this number of edits."""
         if isinstance(choice, Recipe):
             self._context.edits.edit(choice, "a recipe of another workbench")
         elif choice:
@@ -70,7 +70,7 @@ class RecipeEditCommands:
         self._context.edits.edit(self._workspace.preset, "reset to the preset")
 
     def choose_threads(self) -> None:
-        """Choose the number of threads for compiled code and eager, up to the cores of the engine's machine."""
+        """Asks for the number of threads of compiled code and eager, up to the cores of the engine's machine."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         threads, welcome = self._workspace.recipe.threads, self._context.state.welcome
@@ -85,7 +85,7 @@ class RecipeEditCommands:
             self._context.edits.edit(replace(self._workspace.recipe, threads=number), thread_count(number))
 
     def ask_save(self) -> None:
-        """Ask for the file to save the recipe to."""
+        """Asks for the file to save the recipe to."""
         name = self._workspace.program_name
         self._context.dialogs.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
 
@@ -156,7 +156,7 @@ def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
 
 
 def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: int = 0) -> str:
-    """Open `text` in the editor as a file called `name`, and wait until the editor exits. Returns the edited text.
+    """Opens `text` in the editor as a file called `name`, and waits until the editor exits. Returns the edited text.
 
     The cursor is at `line` (from 0), see `editor_command`.
 
@@ -188,9 +188,9 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
 
 
 def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
-    """Delete the folder, unless the editor has changed the files `edited`.
+    """Deletes the folder, unless the editor has changed the files `edited`.
 
-    Returns the end of an error message: the path of the first of them, or an empty string.
+    Returns the end of an error message: the path of the first of these files, or an empty string.
     """
     if edited:
         return f"; its output is in {edited[0]}"
@@ -199,14 +199,14 @@ def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
 
 
 def _run_editor(words: Sequence[str]) -> int:
-    """Run the command of an editor, and return its exit status."""
+    """Runs the command of an editor, and returns its exit status."""
     with _ignored_interrupts():
         return subprocess.run(words, check=False).returncode
 
 
 @contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """Ignore SIGINT in this process while the editor runs: ctrl+c in the terminal also reaches the workbench.
+    """Ignores SIGINT in this process while the editor runs, because ctrl+c also reaches the workbench.
 
     The handler is an empty function instead of `SIG_IGN`, because the editor would inherit `SIG_IGN`.
     """
@@ -232,7 +232,7 @@ class TextEditCommands:
     # ---- the pipeline --------------------------------------------------------------------------------------------
 
     def edit_pipeline(self) -> None:
-        """Edit the passes as text. The accepted text becomes one edit of the recipe."""
+        """Edits the passes as text. The accepted text becomes one edit of the recipe."""
         from buddy.app.screens.editor import PipelineScreen
         from buddy.app.workspace.pipeline_text import pipeline_text
 
@@ -242,7 +242,7 @@ class TextEditCommands:
         self._context.dialogs.open(screen, self._use_pipeline)
 
     def _use_pipeline(self, text: str | None) -> None:
-        """Replace the passes by those in `text`, which the editor has checked. `None` means that the user cancelled."""
+        """Replaces the passes by those in `text`, which the editor has checked. `None` means that the user cancels."""
         if text is None:
             return
         from buddy.app.workspace.pipeline_text import parse_pipeline, to_steps
@@ -254,16 +254,16 @@ class TextEditCommands:
     # ---- IR ------------------------------------------------------------------------------------------------------
 
     def edit_ir(self) -> None:
-        """Edit the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
+        """Edits the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
         self._context.jobs.begin_opening("edit", self._edit, editor)
 
     def edit_ir_built_in(self) -> None:
-        """Edit the stage's IR in the built-in editor."""
+        """Edits the stage's IR in the built-in editor."""
         self._context.jobs.begin_opening("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
-        """Edit the stage's IR with the command `editor`. Uses the built-in editor if `editor` is empty or does not run.
+        """Edits the stage's IR with the command `editor`; if `editor` is empty or does not run, in the built-in editor.
 
         If the text that `editor` returns does not verify, the built-in editor opens with that text and the error.
         """
@@ -330,7 +330,7 @@ class TextEditCommands:
         return await self._context.dialogs.result_of(screen)
 
     def _apply_ir(self, recipe: Recipe, row: StageRow, original: str, edited: str) -> None:
-        """Edit the recipe so that compilation continues from `edited` after the stage of `row`.
+        """Edits the recipe so that compilation continues from `edited` after the stage of `row`.
 
         If `recipe` is no longer the current recipe, saves `edited` to a file instead.
         """
@@ -352,7 +352,7 @@ class TextEditCommands:
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
     def _save_rejected(self, text: str) -> str:
-        """Write edited text that cannot be used to a file next to the recipe. Returns a message with its path."""
+        """Writes edited text that cannot be used to a file next to the recipe. Returns a message with its path."""
         recipe_path = self._context.workspace.path
         suffixes = itertools.chain([".edited.mlir"], (f".edited-{number}.mlir" for number in itertools.count(2)))
         paths = (recipe_path.with_suffix(suffix) for suffix in suffixes)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 # The module that runs one pass on a file.
 _PASS_RUNNER_MODULE = "buddy.compiler.driver.one_pass"
-_SAVE = "save"
+# The answer of the entry of a result that saves the reduced module.
+_SAVE_MODULE = "save"
 # The failures that the user can choose to keep: kind, title and summary of each.
 _FAILURE_CHOICES: tuple[tuple[FailureKind, str, str], ...] = (
     ("crash", "a command crashes", "such as your own mlir-opt, with the same failed assertion"),
@@ -57,10 +58,10 @@ class ReduceCommands:
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
         # Set when the user stops the job, and when the job has ended. Each job has a new event.
-        self._stop = threading.Event()
+        self._stop_event = threading.Event()
 
     def reduce(self) -> None:
-        """Ask which failure to keep: that of the failed pass, or that of a command on the shown stage."""
+        """Asks which failure to keep: that of the failed pass, or that of a command on the shown stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         if not self._job.may_begin():
@@ -69,7 +70,7 @@ class ReduceCommands:
         if text_and_failed_step is not None:
             text, step = text_and_failed_step
             summary = "reduce the IR before the pass"
-            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step, "verifier"))))
+            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step))))
         stage = self._ir.chosen_stage
         if stage is not None and stage.language == "mlir" and stage.state != "failed":
             choices += [PickerChoice(title, summary, kind) for kind, title, summary in _FAILURE_CHOICES]
@@ -87,7 +88,7 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), use_choice)
 
     def bisect_dump(self) -> None:
-        """Ask for a command, and find the first stage of the shown graph of a dump on which it fails."""
+        """Asks for a command, and finds the first stage of the shown graph of a dump on which it fails."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.compiler.importers.dumps.records import ALL_STAGES
 
@@ -106,11 +107,11 @@ class ReduceCommands:
         self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), use_choice)
 
     async def _bisect_dump(self, source: str, graph: str, failure: Failure) -> None:
-        """Bisect a dump in a thread, and show the result. An empty `graph` stands for all stages."""
+        """Bisects a dump in a thread, and shows the result. An empty `graph` stands for all stages."""
         from buddy.compiler.tools.dumps.bisecting import BisectionError
 
-        loop, self._stop = asyncio.get_running_loop(), threading.Event()
-        stop, path = self._stop, Path(self._context.session.directory, source)
+        loop, self._stop_event = asyncio.get_running_loop(), threading.Event()
+        stop, path = self._stop_event, Path(self._context.session.directory, source)
 
         def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, f"bisecting: {message}")
@@ -136,8 +137,8 @@ class ReduceCommands:
             stop.set()
 
     def stop(self) -> None:
-        """Stop the running reduction or bisection, if any. A reduction keeps its smallest module."""
-        self._stop.set()
+        """Stops the running reduction or bisection, if any. A reduction keeps its smallest module."""
+        self._stop_event.set()
 
     # ---- failures ------------------------------------------------------------------------------------------------
 
@@ -149,16 +150,19 @@ class ReduceCommands:
                 return before.text, recipe.steps[after.step]
         return None
 
-    def _failure_of_step(self, step: PassStep, kind: FailureKind) -> Failure:
-        """The failure of a pass, as a command that runs it alone."""
+    def _failure_of_step(self, step: PassStep) -> Failure:
+        """The failure of a pass, as a command that runs the pass alone and reports the same error."""
         recipe: Recipe = self._context.workspace.recipe
         command = [sys.executable, "-m", _PASS_RUNNER_MODULE, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
         for plugin in recipe.plugins:
             command += ["--plugin", str(Path(plugin.path).resolve())]
-        return Failure(kind, tuple(command), os.getcwd(), forks=True)
+        return Failure("verifier", tuple(command), os.getcwd(), forks=True)
 
-    def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
-        """Ask for the command of the chosen kind of failure, if one was chosen, and call `use` with the failure."""
+    def _ask_command(self, answer: object, use_failure: Callable[[Failure], object]) -> None:
+        """Asks for the command of a failure, whose kind is `answer`, and calls `use_failure` with the failure.
+
+        Does nothing if `answer` is not a kind of failure: the user chose none.
+        """
         kind = next((kind for kind, _, _ in _FAILURE_CHOICES if kind == answer), None)
         if kind is None:
             return
@@ -175,18 +179,18 @@ class ReduceCommands:
             except FileNotFoundError as error:
                 self._context.say(f"{error} is neither a program on the path nor an executable file")
             else:
-                use(Failure(kind, command, os.getcwd()))
+                use_failure(Failure(kind, command, os.getcwd()))
 
         self._context.dialogs.ask(title, initial, begin)
 
     # ---- the job -------------------------------------------------------------------------------------------------
 
     async def _reduce(self, text: str, failure: Failure) -> None:
-        """Reduce the module whose text has the hash `text`, in a thread, and show the result."""
+        """Reduces the module whose text has the hash `text`, in a thread, and shows the result."""
         module = await self._context.queries.fetch_text(text)
         if module is None:
             return
-        loop, self._stop = asyncio.get_running_loop(), threading.Event()
+        loop, self._stop_event = asyncio.get_running_loop(), threading.Event()
 
         def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, message)
@@ -194,7 +198,7 @@ class ReduceCommands:
         self._job.running = True
         try:
             with self._context.jobs.busy():
-                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show_progress)
+                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop_event, show_progress)
         except ReductionError as error:
             self._context.say(f"not reduced: {error.diagnostic.what}")
             return
@@ -203,19 +207,19 @@ class ReduceCommands:
             return
         finally:
             self._job.running = False
-            self._stop.set()
+            self._stop_event.set()
         self._show(reduction)
 
     def _show(self, reduction: Reduction) -> None:
-        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, even if the log shows it again after a later one."""
         self._context.results.show(_result(reduction), partial(self._use_answer, reduction))
 
     def _use_answer(self, reduction: Reduction, action: str) -> None:
-        if action == _SAVE:
+        if action == _SAVE_MODULE:
             self._context.dialogs.ask("write the reduced module to", "reduced.mlir", partial(self._save, reduction))
 
     def _save(self, reduction: Reduction, typed: str) -> None:
-        """Write the reduced module to the typed path. Asks before it overwrites a file."""
+        """Writes the reduced module to the typed path. Asks before it overwrites a file."""
 
         def question(path: Path) -> str:
             return f"{path} already exists. Overwrite?" if path.exists() else ""
@@ -223,7 +227,7 @@ class ReduceCommands:
         self._context.files.use_path(typed, lambda path, _confirmed: self._write(path, reduction), question)
 
     def _write(self, path: Path, reduction: Reduction) -> None:
-        """Write the reduced module to `path`, and the script that shows the failure next to it."""
+        """Writes the reduced module to `path`, and the script that shows the failure next to it."""
         script = path.with_name(f"{path.name}.sh")
         try:
             write_text_atomically(path, reduction.best)
@@ -236,11 +240,14 @@ class ReduceCommands:
 
 
 def _ignore_answer(_answer: object) -> None:
-    """Do nothing: the result of a bisected dump has no entries to choose."""
+    """Does nothing: the result of a bisected dump has no entries to choose."""
 
 
 def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str], object]) -> FirstFailure:
-    """Search a dump in this thread. Raises `BisectionError`, `OSError`, and `_Stopped` if `show` does."""
+    """Finds the first stage of a dump that shows `failure`, in this thread.
+
+    Raises `BisectionError`, `OSError`, and `_Stopped` if `show` raises it.
+    """
     from buddy.compiler.tools.dumps.bisecting import StageBisection, read_dump, stages_to_test
 
     dump = read_dump(path, show)
@@ -248,7 +255,7 @@ def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str
 
 
 def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:
-    """Reduce `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
+    """Reduces `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
 
     def report(state: ReductionProgress) -> None:
         show(f"reducing {state.original} -> {state.current} {state.unit}, {state.tests} tests: {state.step}")
@@ -274,7 +281,7 @@ def _result(reduction: Reduction) -> Result:
         f"{state.original} -> {state.current} {state.unit}: {completeness}",
         f"{describe(reduction.failure)}; {state.tests} tests in {state.seconds:.1f} s; {state.form}",
     )
-    save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE, key="s")
+    save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE_MODULE, key="s")
     return Result("Reduction", conclusions, (save,), texts=(("reduced module", reduction.best),))
 
 
@@ -297,9 +304,9 @@ class BisectCommands:
         self.job = context.jobs.single_job("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     def bisect(self) -> None:
-        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection.
+        """Shows the latest result, of any graph. Before the first one, asks what is wrong and starts a bisection.
 
-        For a dump, ask for a command that shows the failure.
+        For a dump, asks for a command that shows the failure.
         """
         if self._context.workspace.recipe.is_dump:
             self._reduce.bisect_dump()
@@ -316,7 +323,7 @@ class BisectCommands:
         return any(bisection.info is graph for graph in self._context.state.graphs)
 
     def _show(self, bisection: _Bisection) -> None:
-        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        """Shows a result. The answer acts on this result, even if the log shows it again after a later one."""
         self._context.results.show(bisection_result(bisection.result), partial(self._use_answer, bisection))
 
     def _ask_criterion(self) -> None:
@@ -326,15 +333,13 @@ class BisectCommands:
         self._context.dialogs.open(PickerScreen("What is wrong?", choices), self._ask_limits)
 
     def _ask_limits(self, kind: str | None) -> None:
-        """Ask for the tolerance multiplier or minimum speedup, and for the time limit of each step of a trial."""
+        """Asks for the tolerance multiplier or minimum speedup, and for the time limit of each step of a trial."""
         if kind is None:
             return
         defaults = Criterion()
-        title, limit = (
-            ("minimum speedup when the pass is disabled", defaults.slower)
-            if kind == "slower"
-            else ("tolerance multiplier", defaults.tolerance)
-        )
+        title, limit = "tolerance multiplier", defaults.tolerance
+        if kind == "slower":
+            title, limit = "minimum speedup when the pass is disabled", defaults.slower
         self._context.dialogs.ask(
             f"{title}, and seconds per step of a trial",
             f"{limit:g}, {defaults.step_seconds:g} s",
@@ -342,7 +347,7 @@ class BisectCommands:
         )
 
     def _begin_bisection(self, kind: str, text: str) -> None:
-        """Start a bisection for the chosen kind of fault, with the limits in `text`."""
+        """Starts a bisection for the chosen kind of fault, with the limits in `text`."""
         try:
             criterion = parse_criterion(kind, text)
         except ValueError as error:
@@ -351,7 +356,7 @@ class BisectCommands:
         self.job.begin(self._bisect, self._context.workspace.recipe, criterion)
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
-        """Wait for the engine's bisection, and show the result."""
+        """Waits for the engine's bisection, and shows the result."""
         show_progress = self._context.jobs.progress_callback(
             lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
@@ -366,7 +371,7 @@ class BisectCommands:
         self._show(self._latest)
 
     def _use_answer(self, bisection: _Bisection, action: str) -> None:
-        """Do what the user chooses in the result: use the recipe, save it, or bisect again."""
+        """Does what the user chooses in the result: uses the recipe, saves it, or bisects again."""
         if not self._is_current(bisection):
             self._context.say("the program was opened again: the result of the bisection is out of date")
             return
@@ -381,14 +386,14 @@ class BisectCommands:
         else:
             self._ask_criterion()
 
-    def _save_result(self, result: BisectionResult, text: str) -> None:
-        """Write the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
+    def _save_result(self, result: BisectionResult, typed: str) -> None:
+        """Writes the recipe and the reduced module to the typed folder. Asks before it overwrites files."""
 
         def question(folder: Path) -> str:
             existing = [name for name in bisection_texts(result) if (folder / name).exists()]
-            return f"{text.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""
+            return f"{typed.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""
 
-        self._context.files.use_path(text, lambda folder, _: self._write_result(folder, result), question)
+        self._context.files.use_path(typed, lambda folder, _: self._write_result(folder, result), question)
 
     def _write_result(self, folder: Path, result: BisectionResult) -> None:
         try:

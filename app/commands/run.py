@@ -60,7 +60,7 @@ class CompareCommands:
         return choices
 
     def choose_recipe_to_compare(self) -> None:
-        """Ask for the other recipe, compile it, and show the differences of each stage."""
+        """Asks for the other recipe, compiles it, and shows the differences of each stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [PickerChoice(recipe.title, summary, recipe) for recipe, summary in self.comparable_recipes()]
@@ -74,7 +74,7 @@ class CompareCommands:
             self.compare_with(other)
 
     def _compare_with_file(self, path: str) -> None:
-        """Compare with the recipe in a file, applied to the current graph; without steps, with those of its preset."""
+        """Compares with the recipe in a file, for the current graph. Without steps, it gets those of its preset."""
         if not path.strip():
             return
         try:
@@ -90,7 +90,7 @@ class CompareCommands:
             self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return
         current = self._context.workspace.recipe
-        # Plug-ins are code: only those that the user has loaded are used, not those that the file names.
+        # Plug-ins are code: the recipe uses those that the user has loaded, not those of the file.
         recipe = replace(
             file_recipe,
             source=current.source,
@@ -101,12 +101,12 @@ class CompareCommands:
         self.compare_with(TitledRecipe(Path(path.strip()).name, recipe))
 
     def compare_with(self, other: TitledRecipe) -> None:
-        """Compile the recipe `other` in the background, then show the differences of its stages in the IR pane."""
+        """Compiles the recipe `other` in the background, then shows the differences of its stages in the IR pane."""
         self._context.say(f"compiling {other.title}{self._context.glyphs.ellipsis} press {key_of('cancel')} to cancel")
         self._context.jobs.begin("compare", self._compile_and_compare, other)
 
     async def _compile_and_compare(self, other: TitledRecipe) -> None:
-        """Compile `other`, and show the differences. Shows the error if that fails."""
+        """Compiles `other`, and shows the differences. Shows the error if that fails."""
         compiled = await self._context.jobs.result_of(
             self._context.session.compile_for_comparison(other.recipe), other.title
         )
@@ -118,7 +118,7 @@ class CompareCommands:
             self._ir.comparison.compare_with(stages, at_first_difference=is_same_graph)
 
     def compare_presets(self) -> None:
-        """Compile the program with every applicable preset; show compile times, op counts and code sizes in a table."""
+        """Compiles the program with every applicable preset, and shows times, op counts and code sizes in a table."""
         from buddy.app.screens.presets import PresetsScreen
 
         current, presets = self._context.workspace.recipe, self._context.state.presets
@@ -132,7 +132,7 @@ class CompareCommands:
         self._context.dialogs.open(PresetsScreen(self._context.session, recipes), self._use_preset_answer)
 
     def _use_preset_answer(self, answer: tuple[str, TitledRecipe] | None) -> None:
-        """Compare with the chosen preset, or use it. `answer` has the chosen action and the preset's recipe."""
+        """Compares with the chosen preset, or uses it. `answer` has the chosen action and the preset's recipe."""
         if answer is None:
             return
         action, preset = answer
@@ -159,7 +159,7 @@ class RunCommands:
         return self._inputs_to_restore or self._context.session.inputs
 
     def ask_timeout(self) -> None:
-        """Ask for the time limit of a run; a run that takes longer is stopped."""
+        """Asks for the time limit of a run; a run that takes longer is stopped."""
         self._context.dialogs.ask(
             "time limit of a run in seconds", f"{self._context.session.timeout:g}", self._use_timeout
         )
@@ -173,7 +173,7 @@ class RunCommands:
         self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
 
     def choose_runtimes(self) -> None:
-        """Choose other runtimes to compare with in the runs that `run` starts, and run."""
+        """Lets the user choose other runtimes to compare with in this and later runs, and runs."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         session, all_runtimes = self._context.session, tuple(RUNTIMES)
@@ -200,7 +200,7 @@ class RunCommands:
         session.run()
 
     def choose_inputs(self) -> None:
-        """Choose inputs from the script, random inputs from a seed, inputs from a file, or inputs with other shapes."""
+        """Lets the user choose the inputs: the script's, random ones, those of a file, or inputs with other shapes."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         inputs, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
@@ -234,7 +234,7 @@ class RunCommands:
             self._context.dialogs.ask("file with the inputs", inputs.title, self._use_file)
 
     def _use_shapes(self, text: str) -> None:
-        """Capture the program again with the shapes in `text`. The recipe does not change."""
+        """Captures the program again with the shapes in `text`. The recipe does not change."""
         self._set_inputs(InputChoice())
         self._context.session.capture_with_shapes(tuple(text.replace(",", " ").split()))
 
@@ -255,11 +255,11 @@ class RunCommands:
         self._read_file(path, self._run_with)
 
     def _read_file(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
-        """Read a file in the background, because it may be large or remote, and call `use_inputs` with its inputs."""
+        """Reads a file in the background, because it may be large or remote, and calls `use_inputs` with its inputs."""
         self._context.jobs.begin("inputs", self._read_in_background, path, use_inputs)
 
     async def _read_in_background(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
-        """Read a file in a thread, and call `use_inputs` with its inputs. Shows the error if that fails."""
+        """Reads a file in a thread, and calls `use_inputs` with its inputs. Shows the error if that fails."""
         try:
             inputs = await asyncio.to_thread(inputs_from_file, path)
         except ValueError as error:
@@ -269,7 +269,7 @@ class RunCommands:
             use_inputs(inputs)
 
     def restore(self, inputs: InputChoice) -> None:
-        """Restore the inputs of the last session. If their file cannot be read, keep the inputs of the script."""
+        """Restores the inputs of the last session. If their file cannot be read, keeps the inputs of the script."""
         if inputs.kind == "file":
             self._inputs_to_restore = inputs
             self._read_file(Path(inputs.title), self._finish_restoring_inputs)
@@ -277,12 +277,12 @@ class RunCommands:
             self._set_inputs(inputs)
 
     def _finish_restoring_inputs(self, inputs: InputChoice) -> None:
-        """Set the inputs of the last session, unless the user has chosen others while the file was read."""
+        """Sets the inputs of the last session, unless the user has chosen others while the file was read."""
         if self._inputs_to_restore is not None:
             self._set_inputs(inputs)
 
     def _set_inputs(self, inputs: InputChoice) -> None:
-        """Use these inputs in the next run, also if those of the last session are still being read."""
+        """Uses these inputs in the next run, also if those of the last session are still being read."""
         self._inputs_to_restore, self._context.session.inputs = None, inputs
 
     def _run_with(self, inputs: InputChoice) -> None:
@@ -293,13 +293,14 @@ class RunCommands:
     # ---- earlier runs --------------------------------------------------------------------------------------------
 
     def show_runs(self) -> None:
-        """List the runs of this and earlier sessions, to repeat one or compare its recipe with the current one."""
+        """Lists the runs of this and earlier sessions, to repeat one or to compare its recipe with the current one."""
         from buddy.app.screens.tables import RunsScreen
 
         state = self._context.state
         self._context.dialogs.open(RunsScreen(state.runs, state.presets), self._use_run)
 
     def _use_run(self, answer: tuple[str, RunRecord] | None) -> None:
+        """Compares with the recipe of the chosen run, or repeats the run. `answer` is the chosen action and the run."""
         if answer is None:
             return
         action, record = answer
@@ -311,7 +312,7 @@ class RunCommands:
             self._run_again(record, record.inputs)
 
     def _run_again(self, record: RunRecord, inputs: InputChoice) -> None:
-        """Repeat an earlier run with its recipe. Warns if the file of its inputs has changed."""
+        """Repeats an earlier run with its recipe. Warns if the file of its inputs has changed."""
         self._graphs.show(record.recipe.graph)
         current = self._context.workspace.recipe
         recipe = replace(record.recipe, source=current.source, arguments=current.arguments, plugins=current.plugins)

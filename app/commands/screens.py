@@ -50,7 +50,7 @@ class ScreenCommands:
         self._log_path, self._situation = log_path, situation
 
     def choose_phase(self) -> None:
-        """List the phases with their languages, and show the last stage of the chosen one."""
+        """Lists the phases with their languages, and shows the last stage of the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         languages = dict(self._context.state.phases(self._context.workspace.recipe))
@@ -66,13 +66,13 @@ class ScreenCommands:
             self._ir.stages.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
-        """Show the phase with this number, counted from 1 as on the tabs of the IR pane."""
+        """Shows the phase with this number, counted from 1 as on the tabs of the IR pane."""
         if self._context.layout.shows_one_pane:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
 
     def go_to_failure(self) -> None:
-        """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
+        """Shows the IR at the failure. If it is already shown, or no stage failed, opens the diagnostic."""
         stage = self._ir.chosen_stage
         shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"
         if shows_failure or self._context.state.board.failed_stage is None:
@@ -82,7 +82,7 @@ class ScreenCommands:
             self._ir.stages.show_failure()
 
     def show_values(self, *, as_map: bool = False) -> None:
-        """Open the table of output values of the graph's latest run, or, with `as_map`, the map of their errors."""
+        """Opens the table of output values of the graph's latest run, or, with `as_map`, the map of their errors."""
         from buddy.app.screens.values import ValuesScreen
 
         state = self._context.state
@@ -93,7 +93,7 @@ class ScreenCommands:
         self.show_values(as_map=True)
 
     def show_plots(self) -> None:
-        """Plot the timings of the runs, the time of each pass, and the distribution of the output values."""
+        """Plots the timings of the runs, the time of each pass, and the distribution of the output values."""
         from buddy.app.reports.plots import plots_of
         from buddy.app.screens.plot import PlotScreen
 
@@ -104,7 +104,7 @@ class ScreenCommands:
             self._context.say(f"nothing to plot yet: press {key_of('run')} to run the program")
 
     def show_numerics(self) -> None:
-        """Compare the result of each node with eager. The chosen node is shown in the graph pane."""
+        """Compares the result of each node with eager. The chosen node is shown in the graph pane."""
         from buddy.app.screens.numerics import NumericsScreen
 
         if self._context.state.info is not None:
@@ -119,7 +119,7 @@ class ScreenCommands:
             self._context.selection.select_node(node)
 
     def choose_theme(self) -> None:
-        """Open the list of themes. The workbench previews the theme under the cursor."""
+        """Opens the list of themes. The workbench previews the theme under the cursor."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.themes.palette import themes
 
@@ -140,7 +140,7 @@ class ScreenCommands:
         self._context.dialogs.open(PickerScreen("Themes", choices, show), use_theme)
 
     def open_log(self) -> None:
-        """Open the log. A result that is chosen there is shown again."""
+        """Opens the log. A result that is chosen there is shown again."""
         from buddy.app.screens.results import LogScreen
 
         context = self._context
@@ -148,7 +148,7 @@ class ScreenCommands:
         context.dialogs.open(screen, lambda logged: context.results.open(logged) if logged is not None else None)
 
     def open_help(self) -> None:
-        """Open the list of the keys of the pane that has focus."""
+        """Opens the list of the keys of the pane that has focus."""
         from buddy.app.screens.detail import help_screen
 
         self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))
@@ -160,7 +160,7 @@ class ScreenCommands:
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
 
-# LLVM's remarks, like those of `CodeExplained`: (`LLVM`, node, text) each.
+# LLVM's remarks, each as (`LLVM`, the stable name of the node, the text).
 Remarks = tuple[tuple[str, str, str], ...]
 
 
@@ -173,21 +173,21 @@ class ProvenanceCommands:
         self._llvm_remarks: dict[Recipe, Remarks] = {}
 
     def follow_node(self) -> None:
-        """Show the IR of a node at every stage."""
+        """Shows the IR of a node at every stage."""
         self.with_node(lambda row: self._context.jobs.begin_opening("node", self._follow, row))
 
     def open_history(self) -> None:
-        """Show what each pass did to a node, or why the pass left it unchanged."""
+        """Shows what each pass did to a node, or why the pass left it unchanged."""
         self.with_node(lambda row: self._context.jobs.begin_opening("node", self._open_history, row))
 
     def open_python(self) -> None:
-        """Go to the line that a node comes from in the source pane."""
+        """Goes to the line that a node comes from in the source pane."""
         self.with_node(self._open_python)
 
     # ---- choice of the node --------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
-        """Call `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""
+        """Calls `act` with the node under the cursor, or with the one that the user picks if the line has several."""
         info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
@@ -203,7 +203,7 @@ class ProvenanceCommands:
             self._ask_node(nodes, line.derived_nodes if line is not None else (), act)
 
     def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
-        """Let the user choose one of `rows`, and call `act` with it.
+        """Lets the user choose one of `rows`, and calls `act` with it.
 
         `derived` are the stable names of nodes that were derived for the line, because a pass had dropped its location.
         """
@@ -225,7 +225,7 @@ class ProvenanceCommands:
     # ---- the screens ---------------------------------------------------------------------------------------------
 
     async def _follow(self, row: NodeRow) -> None:
-        """Open the screen with the lines of a node in each stage."""
+        """Opens the screen with the lines of a node in each stage."""
         stage_rows = self._context.state.board.rows()
         texts = tuple(dict.fromkeys(stage_row.stage.text for stage_row in stage_rows))
         answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _MAX_LINES_PER_STAGE))
@@ -247,7 +247,7 @@ class ProvenanceCommands:
             self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
-        """Open the screen with the history of a node. LLVM's remarks, which take longer, are added when they arrive."""
+        """Opens the screen with the history of a node. Adds LLVM's remarks, which take longer, when they arrive."""
         from buddy.app.screens.stage_lists import NodeHistoryScreen
 
         state = self._context.state
@@ -295,7 +295,7 @@ class ProvenanceCommands:
         return [instruction_count_remark(answer.traces, symbols)] if answer is not None else []
 
     def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
-        """Show the stage of the pass that made the remark."""
+        """Shows the stage of the pass that made the remark."""
         if remark is None:
             return
         stage_row = next((stage_row for stage_row in stage_rows if _has_remark(stage_row.stage, remark)), None)
@@ -306,7 +306,7 @@ class ProvenanceCommands:
         self._ir.choose(stage_row)
 
     def open_line(self, line: str, subject: str) -> None:
-        """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""
+        """Shows a Python line (`file:line`), which belongs to `subject`, in the source pane."""
         location = parse_location(line)
         if location is None:
             self._context.say(f"the Python line of {subject} is unknown")

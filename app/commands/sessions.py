@@ -43,17 +43,17 @@ class EngineCommands:
         self._context, self._stop_reduction = context, stop_reduction
 
     def run_program(self) -> None:
-        """Compile and run the shown graph, and compare it with eager."""
+        """Compiles and runs the shown graph, and compares it with eager."""
         self._context.session.run()
 
     def cancel_jobs(self) -> None:
-        """Cancel the jobs of the engine, and stop a reduction. `report_cancelled` is called when they have ended."""
+        """Cancels the jobs of the engine, and stops a reduction. `report_cancelled` reports the end of the jobs."""
         self._context.session.cancel()
         self._stop_reduction()
         self._context.say(_CANCELLING)
 
     def report_cancelled(self) -> None:
-        """Show that jobs were cancelled, with the key that starts them again, unless another message is shown."""
+        """Shows that jobs were cancelled, with the key that starts them again, unless another message is shown."""
         if self._context.status.message != _CANCELLING:
             return
         if self._context.state.opening_cancelled:
@@ -63,7 +63,7 @@ class EngineCommands:
         self._context.say(f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}")
 
     def start_over(self) -> None:
-        """Restart the engine, and run the script again. If the connection to it failed, connect again instead."""
+        """Connects again if the connection to the engine failed. Otherwise, restarts the engine and runs the script."""
         session, state = self._context.session, self._context.state
         if state.connection_error and not state.silent_seconds:
             session.reconnect()
@@ -72,7 +72,7 @@ class EngineCommands:
         self._context.say("restarting the engine; the script runs again")
 
     def toggle_auto(self) -> None:
-        """Switch between running the program after each edit and only on request."""
+        """Switches between running the program after each edit and only on request."""
         session = self._context.session
         session.auto_run = not session.auto_run
         if session.auto_run:
@@ -81,7 +81,7 @@ class EngineCommands:
             self._context.say(f"the program runs only when you press {key_of('run')}")
 
     def toggle_watch(self) -> None:
-        """Start or stop reopening the program when one of its files changes."""
+        """Starts or stops reopening the program when one of its files changes."""
         session = self._context.session
         session.toggle_watching()
         if session.watching:
@@ -100,7 +100,7 @@ OpenProgram = Callable[[str, tuple[str, ...]], object]
 class ProgramCommands:
     """Opens another program, lists recent ones, and notices changed files.
 
-    `open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel.
+    `open_program` replaces the program of the workbench, and cancels the running jobs. `is_busy` says whether jobs run.
     """
 
     def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
@@ -109,11 +109,11 @@ class ProgramCommands:
         self._is_checking = False
 
     def add_to_recent(self) -> None:
-        """Put the program of the workbench first in the list of recent programs."""
+        """Puts the program of the workbench first in the list of recent programs."""
         self._recent.add(self._context.workspace.source, self._context.workspace.arguments)
 
     def ask_program(self) -> None:
-        """Choose a recent program, or type a path, and open it."""
+        """Lets the user choose a recent program or type a path, and opens it."""
         from buddy.app.screens.programs import ProgramScreen
 
         recent, workspace = self._recent.read(), self._context.workspace
@@ -131,7 +131,7 @@ class ProgramCommands:
         return workspace.is_same_program(program.source, program.arguments)
 
     def _confirm(self, program: Program | None) -> None:
-        """Open the program, after a question if that would lose something."""
+        """Opens the program, after a question if that would lose something."""
         if program is None:
             return
         name = relative_to_working_directory(program.text)
@@ -151,7 +151,7 @@ class ProgramCommands:
     # ---- changes of the files ------------------------------------------------------------------------------------
 
     async def check_files(self) -> None:
-        """Record in the state which files of the program have changed since it was captured.
+        """Records in the state which files of the program have changed since it was captured.
 
         Does nothing while the files are watched, the program is being opened, or another check runs.
         """
@@ -206,7 +206,7 @@ class SessionCommands:
         return FileLock(self._path.with_suffix(".open"))
 
     def restore(self) -> None:
-        """Restore the last session: layout, runs, inputs, bookmarks; its stage and node when the engine has them."""
+        """Restores the last session: layout, runs, inputs, bookmarks; its stage and node when the engine has them."""
         self._active_ir = self._ir
         saved, problem = self._file.read()
         self._context.layout.shows_source = saved.source
@@ -238,7 +238,7 @@ class SessionCommands:
         return messages
 
     def _restore_bookmarks(self, saved: SavedSession) -> str:
-        """Restore the saved bookmarks, if any. Returns an error message if they are invalid, else an empty string."""
+        """Restores the saved bookmarks, if any. Returns an error message if they are invalid, else an empty string."""
         if saved.bookmarks is not None:
             try:
                 self._context.bookmarks.marks = Bookmarks.from_data(saved.bookmarks).marks
@@ -248,12 +248,12 @@ class SessionCommands:
         return ""
 
     def schedule_save(self) -> None:
-        """Save the session in `SAVE_SECONDS`. Called when the screen may have changed."""
+        """Saves the session in `SAVE_SECONDS`. Called when the screen may have changed."""
         if self._active_ir is not None and self._save_timer is None:
             self._save_timer = self._context.jobs.call_later(SAVE_SECONDS, self._save_changes)
 
     def save(self) -> None:
-        """Save the session, and wait until it is written. Called once, at exit: later changes are not saved."""
+        """Saves the session, and waits until it is written. Called once, at exit: later changes are not saved."""
         if self._active_ir is None:
             return
         if self._save_timer is not None:
@@ -264,7 +264,7 @@ class SessionCommands:
         self._active_ir = None
 
     def _save_changes(self) -> None:
-        """Write the session file in the background, if the screen has changed since the last write."""
+        """Writes the session file in the background, if the screen has changed since the last write."""
         self._save_timer = None
         if self._active_ir is None:
             return
@@ -273,7 +273,7 @@ class SessionCommands:
             self._context.jobs.begin("save-session", self._write_in_background)
 
     async def _write_in_background(self) -> None:
-        """Write the session file in a thread, because the disk may be slow. A failed write is repeated later."""
+        """Writes the session file in a thread, because the disk may be slow. A failed write is repeated later."""
         self._is_writing = True
         try:
             problem = await asyncio.to_thread(self._write_file)
@@ -286,7 +286,7 @@ class SessionCommands:
             )
 
     def _write_file(self) -> str:
-        """Write the session file. Returns the error message, or an empty string."""
+        """Writes the session file. Returns the error message, or an empty string."""
         try:
             self._file.write()
         except (OSError, ValueError) as error:
@@ -294,20 +294,20 @@ class SessionCommands:
         return ""
 
     def _report_problem(self, problem: str) -> None:
-        """Show the problem of a write, unless the write before it failed too. An empty `problem` is a success."""
+        """Shows the problem of a write, unless the write before it failed too. An empty `problem` is a success."""
         if problem and not self._save_failed:
-            # This message replaces that of a recipe that could not be saved, so repeat it.
+            # This message replaces the one about a recipe that could not be saved, so it repeats that one.
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._save_failed = bool(problem)
 
     def _current_screen(self, ir: IrPane) -> SavedSession:
-        """The state of the screen that the session file has."""
+        """The state of the screen that the session file stores."""
         return SavedSession(
-            self._context.layout.pane_id,
-            self._context.layout.zoomed,
-            ir.stages.expected_key,
-            self._context.selection.node,
-            ir.comparison.mode,
+            pane=self._context.layout.pane_id,
+            zoomed=self._context.layout.zoomed,
+            stage=ir.stages.expected_key,
+            node=self._context.selection.node,
+            diff_mode=ir.comparison.mode,
             inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
@@ -318,13 +318,13 @@ class SessionCommands:
     # ---- reproducers ---------------------------------------------------------------------------------------------
 
     def ask_reproducer(self) -> None:
-        """Ask for the folder of a reproducer, and write it."""
+        """Asks for the folder of a reproducer, and writes it."""
         name = self._context.workspace.program_name
         self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
-        """Write a reproducer to the typed folder. Asks before it writes into an existing one."""
-        # Imported on demand, because the start of the workbench does without it.
+        """Writes a reproducer to the typed folder. Asks before it writes into an existing one."""
+        # Imported on demand, because the start of the workbench does not need it.
         from buddy.app.reports.reproducer import has_foreign_files
 
         def question(path: Path) -> str:
@@ -339,6 +339,7 @@ class SessionCommands:
         self._context.files.use_path(folder, start, question)
 
     async def _write_reproducer(self, folder: Path) -> None:
+        """Compiles and runs the shown graph, and writes the reproducer. Shows the result or the error."""
         from buddy.app.reports.reproducer import EngineFunctions, ReproducerSubject, write_reproducer
 
         session, state = self._context.session, self._context.state
@@ -366,12 +367,12 @@ class SessionCommands:
     # ---- reports -------------------------------------------------------------------------------------------------
 
     def ask_report(self) -> None:
-        """Ask for the file of a report, and write it."""
+        """Asks for the file of a report, and writes it."""
         name = self._context.workspace.program_name
         self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
 
     def write_report(self, file: str) -> None:
-        """Write a report to the typed file. Asks before it replaces a file that is not a report."""
+        """Writes a report to the typed file. Asks before it replaces a file that is not a report."""
         from buddy.app.reports.share.page import may_be_replaced
 
         def question(path: Path) -> str:
@@ -383,6 +384,7 @@ class SessionCommands:
         self._context.files.use_path(file, start, question)
 
     async def _write_report(self, path: Path) -> None:
+        """Writes the report on the shown graph. Shows the result or the error."""
         from buddy.app.reports import formatting
         from buddy.app.reports.share.page import write_report
 
@@ -450,7 +452,7 @@ class SessionCommands:
         return ScreenState(pane, stage, _stage_argument(other_row.key, names), is_structural, graph_count)
 
     def copy_command(self) -> None:
-        """Copy the command line that prints what the screen shows."""
+        """Copies the command line that prints what the screen shows."""
         self._context.dialogs.copy(self.command_line())
 
 

@@ -115,7 +115,7 @@ class Workbench(App[int]):
         reopens_saved_graphs: bool = False,
         pane_files: tuple[str, ...] = (),
     ) -> None:
-        """Make the workbench of the program `source`.
+        """Makes the workbench of the program `source`.
 
         `engine`, `directory`, `log` and `reopens_saved_graphs` are those of `Session`. `store` is the folder of the
         session files, by default that of the user. `pane_files` are panes of plug-ins, as `FILE.py:CLASS`. With
@@ -152,7 +152,7 @@ class Workbench(App[int]):
     def _make_program(
         self, source: str, arguments: tuple[str, ...], plugins: tuple[PluginFile, ...], watch: bool
     ) -> None:
-        """Create the session of a program, and the panes and commands that show it."""
+        """Creates the session of a program, and the panes and commands that show it."""
         self.title = f"buddy-tui {source}"
         self.workspace = Workspace(source, arguments, self._store, plugins=plugins)
         self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
@@ -173,7 +173,7 @@ class Workbench(App[int]):
         self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
-        """Create the objects that panes and commands share."""
+        """Creates the objects that panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_border_lines)
         session.say = lambda message: status.say(message)
@@ -197,7 +197,7 @@ class Workbench(App[int]):
         )
 
     def _make_commands(self, context: WorkbenchContext) -> None:
-        """Create the command controllers. A controller gets the panes and controllers that it uses as arguments."""
+        """Creates the command controllers. A controller gets the panes and controllers that it uses as arguments."""
         graph, ir = self.graph, self.ir
         self.recipe_edit_commands = RecipeEditCommands(context)
         self.text_edit_commands = TextEditCommands(context, ir)
@@ -219,7 +219,7 @@ class Workbench(App[int]):
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """Return the objects other than panes that perform actions, with the names that `Action.target` has for them.
+        """Returns the objects other than panes that perform actions, each with its name in `Action.target`.
 
         A name may have several objects.
         """
@@ -250,7 +250,7 @@ class Workbench(App[int]):
         ]
 
     async def run_to_exit(self, mouse: bool) -> int | None:
-        """Run on the terminal until the user quits. Returns the exit code, if there is one."""
+        """Runs on the terminal until the user quits. Returns the exit code, if there is one."""
         return await self.run_async(mouse=mouse)
 
     # ---- composition -------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Workbench(App[int]):
             self.tour.start()
 
     def _start_program(self) -> None:
-        """Restore the last session of the program, and show it in the panes, which are mounted."""
+        """Restores the last session of the program, and shows it in the panes, which are mounted."""
         self._methods = methods_of_actions(
             actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id
         )
@@ -302,11 +302,11 @@ class Workbench(App[int]):
         self.pane.focus()
 
     def open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        """Replace the program by another one. The edits of both are saved; running jobs are cancelled."""
+        """Replaces the program by another one. The edits of both are saved; running jobs are cancelled."""
         self.call_later(self._open_program, source, arguments)
 
     async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        """Save the session, and replace it and everything that shows it by those of another program."""
+        """Saves the session, and replaces session, panes and commands by those of another program."""
         previous_session, plugins = self.session, self.workspace.plugins
         self.session_commands.save()
         self.workers.cancel_all()
@@ -327,7 +327,7 @@ class Workbench(App[int]):
 
     @work(group="session")
     async def _run_session(self, previous_session: Session | None = None) -> None:
-        """Run the session, after the engine of the previous one has exited."""
+        """Runs the session, after the engine of the previous one has exited."""
         session = self.session
         try:
             if previous_session is not None:
@@ -342,12 +342,12 @@ class Workbench(App[int]):
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Arrange the panes for another size of the terminal."""
+        """Arranges the panes for another size of the terminal."""
         clear_region_caches()
         self.context.layout.arrange(event.size.width, event.size.height)
 
     def pop_screen(self) -> AwaitComplete:
-        """Close a screen, and release its widgets."""
+        """Closes a screen, and releases its widgets."""
         clear_widget_cache()
         return super().pop_screen()
 
@@ -369,7 +369,7 @@ class Workbench(App[int]):
         return self.state.busy or is_job_running
 
     def situation(self) -> actions.Situation:
-        """Return the state that decides which actions are enabled."""
+        """Returns the state that decides which actions are enabled."""
         state, workspace = self.state, self.workspace
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
@@ -410,24 +410,24 @@ class Workbench(App[int]):
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
-        """Schedule a redraw: soon, or `DRAW_SECONDS` after the last one if only `FREQUENT_TOPICS` have changed.
+        """Schedules a redraw: soon, or `DRAW_SECONDS` after the last one if only `FREQUENT_TOPICS` have changed.
 
         Changes before that redraw share it.
         """
-        # A redraw is scheduled if there are undrawn topics: a soon one if any of them is not frequent.
-        undrawn = self._undrawn_topics
-        self._undrawn_topics = undrawn | topics
+        # Undrawn topics have a scheduled redraw, which is soon if one of them is not frequent.
+        earlier_topics = self._undrawn_topics
+        self._undrawn_topics = earlier_topics | topics
         wait = self._last_draw_time + DRAW_SECONDS - time.monotonic()
         if not topics <= FREQUENT_TOPICS:
-            if undrawn <= FREQUENT_TOPICS:
+            if earlier_topics <= FREQUENT_TOPICS:
                 self.call_later(self._draw_changes)
-        elif not undrawn and wait > 0:
+        elif not earlier_topics and wait > 0:
             self.set_timer(wait, self._draw_changes)
-        elif not undrawn:
+        elif not earlier_topics:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
-        """Update the panes and the lines around them after changes of the topics that are not drawn yet."""
+        """Updates the panes and the lines around them after changes of the topics that are not drawn yet."""
         topics = self._undrawn_topics
         self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
@@ -447,7 +447,7 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def _update_busy(self) -> None:
-        """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
+        """Starts or stops the ticker, which updates times while jobs run. Rings the bell when a long job ends."""
         busy = self.busy
         if busy:
             self._ticker.resume()
@@ -458,18 +458,18 @@ class Workbench(App[int]):
             self.bell()
 
     def update_border_lines(self) -> None:
-        """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
+        """Redraws the lines around the panes if they have changed, and schedules a save of the session."""
         self.session_commands.schedule_save()
         self.border_lines.update()
 
     def _draw_empty_panes(self) -> None:
-        """Draw the progress again in panes that wait for their content."""
+        """Draws the progress again in panes that wait for their content."""
         for pane in (self.graph, self.ir):
             if not pane.row_count:
                 pane.redraw_changed_lines()
 
     def _update_time(self) -> None:
-        """Draw the times of running jobs again. Called every second while a job runs."""
+        """Draws the times of running jobs again. Called every second while a job runs."""
         self._update_busy()
         self._draw_empty_panes()
         self.update_border_lines()
@@ -477,7 +477,7 @@ class Workbench(App[int]):
     # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue keys, pasted text and changes of size; pass other events to Textual. A click ends a key sequence."""
+        """Queues keys, pasted text and changes of size; passes other events to Textual. A click ends a key sequence."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             await self._key_queue.take(event)
         elif isinstance(event, events.Resize):
@@ -494,36 +494,42 @@ class Workbench(App[int]):
         return which_key.display and which_key.region.contains(event.screen_x, event.screen_y)
 
     async def _deliver(self, event: events.Event) -> None:
-        """Handle a key as a part of a sequence, or pass a key or pasted text to the widget that has focus."""
-        if isinstance(event, events.Paste) and isinstance(self.focused, Input):
-            # Textual's input drops all lines after the first.
-            event.text = " ".join(event.text.splitlines())
-        if isinstance(event, events.Paste) and isinstance(self.focused, CursorView | None):
-            self.context.say("Pasted text was ignored, because no input has focus")
-        elif not isinstance(event, events.Key) or not (
-            await self.key_sequences.handle(event) or await self._call_binding(event.key)
-        ):
-            await super().on_event(event)
+        """Handles a key by `_handle_key`, or passes a key or pasted text to the widget that has focus."""
+        if isinstance(event, events.Paste):
+            if isinstance(self.focused, CursorView | None):
+                self.context.say("Pasted text was ignored, because no input has focus")
+                return
+            if isinstance(self.focused, Input):
+                # Textual's input drops all lines after the first.
+                event.text = " ".join(event.text.splitlines())
+        elif isinstance(event, events.Key) and await self._handle_key(event):
+            return
+        await super().on_event(event)
+
+    async def _handle_key(self, event: events.Key) -> bool:
+        """Handles a key as a part of a sequence, or calls its binding. Returns whether it was handled."""
+        return await self.key_sequences.handle(event) or await self._call_binding(event.key)
 
     async def _call_binding(self, key: str) -> bool:
-        """Call the binding of a key, if a list has focus, which handles no keys itself. Returns whether there is one.
+        """If a list has focus, calls the binding of a key. Returns whether it did.
 
-        Textual calls it after the key has passed through the queues of all parents, which takes milliseconds.
+        A list handles no keys itself. Textual would call the binding after the key has passed through the queues of all
+        parents, which takes milliseconds.
         """
         if not isinstance(self.focused, CursorView):
             return False
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     def action_begin_sequence(self, key: str) -> None:
-        """Handle the binding of the first key of a sequence."""
+        """Handles the binding of the first key of a sequence."""
         self.key_sequences.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
-        """Perform the action of a key binding."""
+        """Performs the action of a key binding."""
         await self.perform(actions.BY_ID[action_id], *arguments)
 
     async def perform(self, action: actions.Action, *arguments: object) -> None:
-        """Perform an action, or show the reason why it is disabled."""
+        """Performs an action, or shows the reason why it is disabled."""
         self.context.status.message = ""
         situation = self.situation()
         reason = action.blocked(situation)
@@ -542,12 +548,12 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def on_click(self, event: events.Click) -> None:
-        """Let a click in the graph pane end the step of the tour that asks to move there."""
+        """Lets a click in the graph pane end the step of the tour that asks to move there."""
         if event.widget is self.graph and self.state.captured:
             self.tour.advance_after("move.down", "graph")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Note which pane has focus. When a key goes to the passes pane, its cursor goes to the first change."""
+        """Notes which pane has focus. When a key goes to the passes pane, its cursor goes to the first change."""
         if isinstance(event.widget, Pane):
             # A key first changes the layout and then the focus, a click first the focus.
             by_key = self.context.layout.pane_id == event.widget.pane_id
@@ -561,29 +567,29 @@ class Workbench(App[int]):
         self.update_border_lines()
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Focus a pane. If the layout shows one pane at a time, show it."""
+        """Focuses a pane. If the layout shows one pane at a time, shows this one."""
         self.context.layout.show_pane(pane)
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Write an update of the screen to the terminal, of which only the cells that have changed."""
+        """Writes the cells of an update that differ from what the terminal shows."""
         super()._display(screen, self._terminal_cells.as_changes(renderable))
 
     def redraw_screen(self) -> None:
-        """Write every cell again, after another program has written to the terminal."""
+        """Writes every cell again, after another program has written to the terminal."""
         self._terminal_cells.forget()
         self.refresh()
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy a text to the clipboard of the terminal, and inside tmux to a buffer of tmux."""
+        """Copies a text to the clipboard of the terminal, and inside tmux to a buffer of tmux."""
         super().copy_to_clipboard(text)
         copy_to_tmux(text)
 
     # ---- panes -------------------------------------------------------------------------------------------------------
 
     def toggle_source(self) -> None:
-        """Show or hide the source pane, which follows the selection."""
+        """Shows or hides the source pane, which follows the selection."""
         layout, selection = self.context.layout, self.context.selection
         layout.toggle_source()
         if layout.shows_source and not selection.node:
@@ -592,14 +598,14 @@ class Workbench(App[int]):
         self.source.go_to_selected_node()
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
-        """Show the stage of the pass under the cursor, and redraw the key line."""
+        """Shows the stage of the pass under the cursor, and redraws the key line."""
         if isinstance(event.view, PassesPane):
             event.view.note_move()
             self._show_pass_stage()
         self.update_border_lines()
 
     def _show_pass_stage(self) -> None:
-        """Show the stage of the selected pass in the IR pane, if the pass has run."""
+        """Shows the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
         if row is not None and row.stage is not None and row.stage.key != self.ir.chosen_key:
             self.ir.choose(row.stage, notify=False)
@@ -611,14 +617,14 @@ class Workbench(App[int]):
             event.view.toggle_pass()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
-        """Mark the pass of the shown stage in the passes pane."""
+        """Marks the pass of the shown stage in the passes pane."""
         if not self.ir.stages.is_default:
             self.passes.stop_waiting_for_change()
         self.passes.show_stage(event.row)
         self.plugin.stage_shown()
 
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """Return the title, the help and the function of the palette entry of each pane of a plug-in."""
+        """Returns the title, the help and the function of the palette entry of each pane of a plug-in."""
         return [
             (
                 f"Pane of a plug-in: {source.name}",
@@ -636,14 +642,14 @@ class Workbench(App[int]):
             self.push_screen(Palette(id="--command-palette"))
 
     def watch_theme(self, theme: str) -> None:
-        """Draw the views again, whose colours Textual does not know, after a change of the theme."""
+        """Draws the views again, whose colours Textual does not know, after a change of the theme."""
         clear_style_caches()
         for screen in self.screen_stack:
             for view in screen.query("CursorView, CellLine"):
                 view.refresh()
 
     def leave(self) -> None:
-        """Exit. If a job runs or the recipe is not saved, ask first."""
+        """Exits. If a job runs or the recipe is not saved, asks first."""
         question = border_lines.quit_question(self.state, self.workspace, self.busy, self.glyphs)
         if question:
             self.context.dialogs.confirm(question, lambda: self.exit(0), if_declined="")
@@ -651,7 +657,7 @@ class Workbench(App[int]):
             self.exit(0)
 
     async def action_quit(self) -> None:
-        """Exit by ctrl+q, which works in every screen: ask like `leave`, unless a question is open already."""
+        """Exits by ctrl+q, which works in every screen: asks like `leave`, unless a question is open already."""
         if isinstance(self.screen, ConfirmScreen):
             self.exit(0)
         else:
@@ -665,7 +671,7 @@ class Workbench(App[int]):
         return self.is_headless
 
     def _handle_exception(self, error: Exception) -> None:
-        """Append the traceback to a file, and show its path. In a test, let Textual handle the error.
+        """Appends the traceback to a file, and shows its path. In a test, lets Textual handle the error.
 
         An error in a Textual worker ends only this worker; any other error ends the workbench.
         """

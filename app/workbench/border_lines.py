@@ -33,7 +33,7 @@ ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
-# By action of the key line: the actions whose keys its entry shows.
+# The entries of the key line that show the keys of two actions: these actions, by the action of the entry.
 _BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
 # Actions of the key line in every pane. The last `_ALWAYS_SHOWN` are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
@@ -41,7 +41,7 @@ _ALWAYS_SHOWN = 2
 
 
 def header_cells(state: State, workspace: Workspace, busy: bool, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """Return the header: program, graph and target at the left, engine and recipe at the right.
+    """Returns the header: program, graph and target at the left, engine and recipe at the right.
 
     `busy` says whether anything runs that the user can cancel.
     """
@@ -65,7 +65,7 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
-    """Return the facts about the shown graph that the header has, the most important ones first."""
+    """Returns the facts about the shown graph that the header has, the most important ones first."""
     info, recipe = state.info, workspace.recipe
     assert info is not None
     if info.is_dump:
@@ -78,7 +78,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 
 def _engine_cells(state: State, busy: bool) -> Cells:
-    """Return the state of the engine, of the connection to it, or of the worker that has a problem."""
+    """Returns the state of the engine, of the connection to it, or of the worker that has a problem."""
     if state.connection_error:
         return [("engine not responding" if state.silent_seconds else "disconnected", "bad")]
     if state.engine == "lost":
@@ -108,7 +108,7 @@ def status_cells(
     width: int,
     glyphs: formatting.Glyphs,
 ) -> Cells:
-    """Return the status line: the hint for a key sequence, the message, the progress or the problem.
+    """Returns the status line: the hint for a key sequence, the message, the progress or the problem.
 
     If the layout shows one pane at a time, `only_pane`, the right end lists the panes; otherwise, it says how to cancel
     the running job, if the workbench is `busy`.
@@ -128,7 +128,7 @@ def status_cells(
 
 
 def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyphs, *, shows_outputs: bool) -> Cells:
-    """Return the left part of the status line: the most urgent of the possible texts.
+    """Returns the left part of the status line: the most urgent of the possible texts.
 
     `shows_outputs` says that the outputs pane is visible, which already shows the result of the last run.
     """
@@ -171,7 +171,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
 
 
 def _run_summary(state: State) -> str:
-    """Return the verdict and the speed of the last run; empty if the last run was not of the compiled recipe."""
+    """Returns the verdict and the speed of the last run; empty if the last run was not of the compiled recipe."""
     report = state.report
     if report is None or state.run_recipe != state.compiled_recipe:
         return ""
@@ -182,13 +182,13 @@ def _run_summary(state: State) -> str:
 
 
 def _changed_text(files: Sequence[str]) -> str:
-    """Return a text such as `model.py changed`, which names at most two files, and counts the others."""
+    """Returns a text such as `model.py changed`, which names at most two files, and counts the others."""
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     return f"{', '.join(files[:2])}{more} changed"
 
 
 def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: formatting.Glyphs) -> str:
-    """Return a question that names what the user would lose by quitting now; empty if nothing would be lost."""
+    """Returns a question that names what the user would lose by quitting now; empty if nothing would be lost."""
     losses = []
     if workspace.problem:
         losses.append(workspace.problem)
@@ -200,22 +200,22 @@ def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: format
 
 
 def _stopped_workers(state: State) -> list[str]:
-    """Return the names of the workers that a signal, such as SIGSTOP, has suspended."""
+    """Returns the names of the workers that a signal, such as SIGSTOP, has suspended."""
     return [name for name, worker in state.workers.items() if worker.state == "stopped"]
 
 
 def _stopped_hint(state: State) -> str:
-    """Return what the user can do about a suspended worker."""
+    """Returns what the user can do about a suspended worker."""
     return f"  press {key_of('cancel')} to cancel" if state.busy else f"  press {key_of('rerun')} to restart"
 
 
 def _problem_text(problem: Diagnostic) -> str:
-    """Return what happened, and where if that is known."""
+    """Returns what happened, and where if that is known."""
     return f"{problem.what} ({problem.where})" if problem.where else problem.what
 
 
 def _compile_summary(state: State) -> str:
-    """Return the duration of the last compilation; for a dump, its first note; empty before the first compilation."""
+    """Returns the duration of the last compilation; for a dump, its first note; empty before the first compilation."""
     if state.compiled_recipe is None:
         return ""
     if state.compiled_recipe.is_dump:
@@ -227,13 +227,13 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    """Return how to cancel the running job; in other words if it has made no progress for some time."""
+    """Returns the key that cancels the running job, and a verb; another verb if the job makes no progress."""
     is_slow = state.seconds_since_update >= MIN_SHOWN_SECONDS
     return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
-    """Return the titles of `panes`, with brackets around that of the pane that is shown."""
+    """Returns the titles of `panes`, with brackets around that of the pane that is shown."""
     cells: Cells = []
     for pane in panes:
         title = PANE_TITLES[pane]
@@ -246,7 +246,7 @@ KeyEntry = tuple[Cells, "Action | str"]
 
 
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
-    """Return the key line: the most important keys of a pane, as many as fit. Keys of disabled actions are faint.
+    """Returns the key line: the most important keys of a pane, as many as fit. Keys of disabled actions are faint.
 
     For a dump, keys of actions on the pipeline, which a dump does not have, are left out.
     """
@@ -255,8 +255,8 @@ def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
 
 
 def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str | None:
-    """Return the action at column `x` of the key line, or the first key of the key sequences there, or `None`."""
-    start = 1
+    """Returns the action at column `x` of the key line, or the first key of the key sequences there, or `None`."""
+    start = 1  # after the space at the start of the line
     for cells, target in _key_entries(pane, situation, width):
         end = start + cells_length(cells)
         if start <= x < min(end, width):
@@ -266,7 +266,7 @@ def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str
 
 
 def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
-    """Return the key line while a prompt is open: its `keys`, each with its effect."""
+    """Returns the key line while a prompt is open: its `keys`, each with its effect."""
     cells: Cells = [(" ", "dim")]
     for key, effect in keys:
         cells += [(key, "key"), (f" {effect}  ", "dim")]
@@ -274,8 +274,8 @@ def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
 
 
 def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
-    """Return the key at column `x` of the line of `prompt_cells`, or ""."""
-    start = 1
+    """Returns the key at column `x` of the line of `prompt_cells`, or ""."""
+    start = 1  # after the space at the start of the line
     for key, effect in keys:
         end = start + len(f"{key} {effect}  ")
         if start <= x < end:
@@ -285,7 +285,7 @@ def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
 
 
 def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]:
-    """Return the entries of the key line that fit into `width` columns, in the order of the line.
+    """Returns the entries of the key line that fit into `width` columns, in the order of the line.
 
     The last entries, the first keys of sequences, palette and help, are always there.
     """
@@ -317,14 +317,14 @@ def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]
 
 
 def _action_cells(action: Action, situation: Situation) -> Cells:
-    """Return the entry of an action: its key, or both keys of a pair such as `[ ]`, and its short name."""
+    """Returns the entry of an action: its key, or both keys of a pair such as `[ ]`, and its short name."""
     is_blocked = bool(action.blocked(situation))
     key = " ".join(BY_ID[action_id].key for action_id in _BOTH_DIRECTIONS.get(action.id, (action.id,)))
     return [(key, "faint" if is_blocked else "key"), (f" {action.footer}  ", "faint" if is_blocked else "dim")]
 
 
 def _short_source(source: str) -> str:
-    """Return the source, or its file name if it is longer than `_MAX_SOURCE_WIDTH`."""
+    """Returns the source, or its file name if it is longer than `_MAX_SOURCE_WIDTH`."""
     return source if len(source) <= _MAX_SOURCE_WIDTH else Path(source).name
 
 
@@ -342,19 +342,19 @@ class BorderLines:
         self.below: tuple[CellLine, ...] = ()
 
     def make(self) -> None:
-        """Create the lines, which the main screen mounts."""
+        """Creates the lines, which the main screen mounts."""
         header = CellLine(self.header_cells, id="header", background="panel")
         self.above = (header, CellLine(self._graph_cells, "graphs", "panel", self._show_clicked_graph))
         keys = CellLine(self._key_cells, "keys", on_column_clicked=self._press_clicked_key)
         self.below = (CellLine(self.status_cells, "status"), keys)
 
     def update(self) -> None:
-        """Draw the lines whose content has changed."""
+        """Draws the lines whose content has changed."""
         for line in (*self.above, *self.below):
             line.update()
 
     def update_keys(self) -> None:
-        """Draw the key line again, which has the keys of the prompt while that is open."""
+        """Draws the key line again, which has the keys of the prompt while the prompt is open."""
         self.below[-1].update()
 
     def header_cells(self, width: int) -> Cells:
@@ -387,7 +387,7 @@ class BorderLines:
         return key_cells(app.context.layout.pane_id, app.situation(), width)
 
     async def _press_clicked_key(self, column: int, width: int) -> None:
-        """Handle a click on the key line like the key: perform its action, or list the second keys of a sequence."""
+        """Handles a click on the key line like the key: performs its action, or lists the second keys of a sequence."""
         if self.prompt.display:
             if key := prompt_key_at(PROMPT_KEYS, column):
                 await self.prompt.press(key)

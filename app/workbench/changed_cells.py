@@ -47,7 +47,7 @@ _PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
 
 @lru_cache(maxsize=4096)
 def _codes_between(before: Pen | None, pen: Pen) -> str:
-    """Return the escape sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
+    """Returns the escape sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
     if before is None or not set(before.attributes) <= set(pen.attributes):
         # Attributes are switched off by a reset of everything (0).
         codes = ["0", *pen.attributes, *pen.foreground, *pen.background]
@@ -60,14 +60,14 @@ def _codes_between(before: Pen | None, pen: Pen) -> str:
 
 @lru_cache(maxsize=4096)
 def _pen_of(style: Style | None, colors: ColorSystem) -> Pen:
-    """Return the pen of a style, in a terminal with these colours. Equal pens are the same object."""
+    """Returns the pen of a style, in a terminal with these colours. Equal pens are the same object."""
     pen = _make_pen(style, colors)
     return _PENS.setdefault(pen, pen)
 
 
 @lru_cache(maxsize=4096)
 def _pen_of_space(pen: Pen) -> Pen:
-    """Return the pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
+    """Returns the pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
     if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
         return pen
     pen_of_space = Pen(background=pen.background)
@@ -75,7 +75,7 @@ def _pen_of_space(pen: Pen) -> Pen:
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
-    """Return a new pen for a style."""
+    """Returns a new pen for a style."""
     if style is None:
         return PLAIN
     without_colors = Strip.render_ansi(style.without_color, colors)
@@ -103,7 +103,7 @@ class TerminalLine:
         return self._strips.get(x) == strip
 
     def record(self, x: int, strip: Strip, texts: Sequence[str], pens: Sequence[Pen]) -> None:
-        """Record that `strip`, with these cells, is at column `x`."""
+        """Records that `strip`, whose cells have these texts and pens, is at column `x`."""
         end = x + len(texts)
         self.texts[x:end], self.pens[x:end] = texts, pens
         self._strips = {
@@ -112,7 +112,7 @@ class TerminalLine:
         self._strips[x] = strip
 
     def widen(self, width: int) -> None:
-        """Add unknown cells, so that the line has at least `width`."""
+        """Adds unknown cells, so that the line has at least `width`."""
         missing = width - len(self.texts)
         self.texts += [None] * missing
         self.pens += [PLAIN] * missing
@@ -128,18 +128,18 @@ class TerminalCells:
         self._lines: dict[int, TerminalLine] = {}
 
     def forget(self) -> None:
-        """Forget what the terminal shows, so that the next update of each cell writes it."""
+        """Forgets what the terminal shows, so that the next update of each cell writes it."""
         self._lines = {}
 
     def as_changes(self, update: RenderableType | None) -> RenderableType | None:
-        """Return an update of the screen as one that writes only the changes, and any other object unchanged."""
+        """Returns an update of the screen as one that writes only the changes, and any other object unchanged."""
         if not isinstance(update, LayoutUpdate | ChopsUpdate):
             return update
         # `ChangedCellsUpdate` cannot be rendered by Rich. Textual only calls its `render_segments`.
         return cast(RenderableType, ChangedCellsUpdate(self, update))
 
     def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
-        """Return the text that makes the terminal show `update`, and record that it shows it."""
+        """Returns the text that makes the terminal show `update`, and records the cells of `update`."""
         colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
         # Escape sequences and texts. `pen` is the terminal's pen after them, `None` before the first of them.
         sequences: list[str] = []
@@ -153,14 +153,20 @@ class TerminalCells:
                 line.widen(x + len(texts))
                 for start, end in _changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
-                    for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        # A space needs no new pen if the current one draws it in the same way.
-                        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
-                            sequences.append(_codes_between(pen, new_pen))
-                            pen = new_pen
-                        sequences.append(text)
+                    pen = _append_cells(sequences, pen, texts[start:end], pens[start:end])
                 line.record(x, strip, texts, pens)
         return "".join([*sequences, "\x1b[0m"]) if sequences else ""
+
+
+def _append_cells(sequences: list[str], pen: Pen | None, texts: Sequence[str], pens: Sequence[Pen]) -> Pen | None:
+    """Appends the texts of cells to `sequences`, with the changes of the pen. Returns the pen after the last cell."""
+    for text, new_pen in zip(texts, pens, strict=True):
+        # A space needs no new pen if the current one draws it in the same way.
+        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
+            sequences.append(_codes_between(pen, new_pen))
+            pen = new_pen
+        sequences.append(text)
+    return pen
 
 
 class DirtyLinesCompositor(Compositor):
@@ -209,7 +215,7 @@ class ChangedCellsUpdate(CompositorUpdate):
 
 
 def _lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, PlacedStrips]]:
-    """Yield the strips of each line of an update, with the number of the line (from 0).
+    """Yields the strips of each line of an update, with the number of the line (from 0).
 
     A line may appear repeatedly.
     """
@@ -225,14 +231,14 @@ def _lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, 
 
 
 def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
-    """Yield the strips, which follow each other from column `x` on, with their columns."""
+    """Yields the strips, which follow each other from column `x` on, with their columns."""
     for strip in strips:
         yield x, strip
         x += strip.cell_length
 
 
 def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
-    """Return the text and the pen of each cell of `strip`. Spaces that look the same have the same pen."""
+    """Returns the text and the pen of each cell of `strip`. Spaces that look the same have the same pen."""
     texts: list[str] = []
     pens: list[Pen] = []
     for text, style, control in strip:
@@ -248,17 +254,17 @@ def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
 
 
 def _split_cells(text: str) -> Sequence[str]:
-    """Return the text of each cell of `text`.
+    """Returns the text of each cell of `text`.
 
-    If a character is not one cell wide, the whole text is that of the first cell, and the other cells are
-    `CONTINUATION`, because terminals differ in how they combine characters.
+    If a character is not one cell wide, the first cell has the whole text, and the others have `CONTINUATION`, because
+    terminals differ in how they combine characters.
     """
     return text if text.isascii() else _split_wide_text(text)
 
 
 @lru_cache(maxsize=1024)
 def _split_wide_text(text: str) -> Sequence[str]:
-    """Return the text of each cell of a text that is not ASCII."""
+    """Returns the text of each cell of a text that is not ASCII."""
     width = cell_len(text)
     if not width:
         return ()
@@ -268,9 +274,10 @@ def _split_wide_text(text: str) -> Sequence[str]:
 
 
 def _changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
-    """Return the runs of cells, as (start, end), that differ from what `line` shows from column `x` on.
+    """Returns the runs of cells, as (start, end), that differ from what `line` shows from column `x` on.
 
-    The cells have these texts and pens. Start and end are relative to `x`. Small gaps between changes are included.
+    The cells have these texts and pens. Starts and ends are relative to `x`. A run includes gaps of at most `MAX_GAP`
+    unchanged cells, if they need no other pen.
     """
     old_texts, old_pens = line.texts[x : x + len(texts)], line.pens[x : x + len(texts)]
     if old_texts == texts and old_pens == pens:
@@ -297,7 +304,7 @@ def _is_uniform(pens: Sequence[Pen]) -> bool:
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the runs, extended so that each text that is wider than one cell is written whole or not at all."""
+    """Returns the runs, extended so that each text that is wider than one cell is written whole or not at all."""
     whole: list[tuple[int, int]] = []
     for start, end in runs:
         while texts[start] == CONTINUATION:

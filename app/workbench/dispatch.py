@@ -40,7 +40,7 @@ def methods_of_actions(
     panes: Mapping[PaneId, object],
     focused_pane: Callable[[], PaneId],
 ) -> dict[str, Method]:
-    """Return the method of each action, by the id of the action.
+    """Returns the method of each action, by the id of the action.
 
     `Action.target` is a name in `targets`, the id of a pane, or `pane`, which stands for the pane that has focus:
     `focused_pane` returns its id. A name may have several objects in `targets`, of which one has the method. Raises
@@ -112,7 +112,7 @@ WHICH_KEY_SECONDS = 0.4
 # The keys that turn the pages of the list, unless the sequence has them as second keys.
 PAGE_KEYS = {"down": 1, "pagedown": 1, "right": 1, "up": -1, "pageup": -1, "left": -1}
 # The least width of a column of the list, and the least gap between columns, in cells.
-_MIN_COLUMN, _MIN_GAP = 20, 1
+_MIN_COLUMN_WIDTH, _MIN_GAP = 20, 1
 
 
 class WhichKey(Widget):
@@ -129,7 +129,7 @@ class WhichKey(Widget):
         self._page = 0
 
     def open(self, prefix: str, continuations: Sequence[Continuation]) -> None:
-        """List the second keys after `prefix`, sorted by key."""
+        """Lists the second keys after `prefix`, sorted by key."""
         self._continuations = sorted(
             continuations, key=lambda continuation: (continuation[0].lower(), continuation[0].isupper())
         )
@@ -139,7 +139,7 @@ class WhichKey(Widget):
         self.display = True
 
     def _fit(self) -> None:
-        """Set the height for the size of the terminal, and show the last page if the current one no longer exists."""
+        """Sets the height for the size of the terminal, and shows the last page if the current one no longer exists."""
         self.styles.height = self._row_count + 1  # one for the border
         self._page = min(self._page, max(0, self.page_count - 1))
         self.refresh()
@@ -159,7 +159,7 @@ class WhichKey(Widget):
         return math.ceil(len(self._continuations) / max(1, self._row_count * self._column_count))
 
     def turn_page(self, step: int) -> None:
-        """Show the page `step` pages after this one, wrapping around at the ends."""
+        """Shows the page `step` pages after this one, wrapping around at the ends."""
         self._page = (self._page + step) % max(1, self.page_count)
         self.refresh()
 
@@ -174,7 +174,7 @@ class WhichKey(Widget):
     def _column_count(self) -> int:
         """The number of columns: as many of the width of the longest entry as fit, but at least one."""
         widest = max((len(f"{key} {action.title}") for key, action in self._continuations), default=0)
-        return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN))
+        return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN_WIDTH))
 
     @property
     def _column_width(self) -> int:
@@ -187,7 +187,7 @@ class WhichKey(Widget):
         return max(1, min(needed, self.app.size.height // 2 - 1))
 
     def _at(self, row: int, column: int) -> Continuation | None:
-        """Return the second key in a row and a column of the page, which is filled by columns; `None` without one."""
+        """Returns the second key in a row and a column of the page, which is filled by columns; `None` without one."""
         if not (0 <= row < self._row_count and 0 <= column < self._column_count):
             return None
         index = self._page * self._row_count * self._column_count + column * self._row_count + row
@@ -223,7 +223,7 @@ class KeySequences:
         self.which_key = self.make_which_key()
 
     def make_which_key(self) -> WhichKey:
-        """Return a new list of second keys for the screen that is composed next."""
+        """Returns a new list of second keys for the screen that is composed next."""
         self.which_key = WhichKey(self._choose, self._show_page)
         return self.which_key
 
@@ -233,7 +233,7 @@ class KeySequences:
         return bool(self._prefix)
 
     async def handle(self, event: events.Key) -> bool:
-        """Handle a key of a sequence or of the settings. Returns false for other keys, which are left to bindings."""
+        """Handles a key of a sequence or of the settings. Returns false for other keys, which are left to bindings."""
         if not isinstance(self._workbench.focused, Pane):
             self.end()
             return False
@@ -243,7 +243,7 @@ class KeySequences:
         return await self._handle_first(_key_name(event))
 
     async def _handle_first(self, key: str) -> bool:
-        """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
+        """Handles the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
         workbench, pane = self._workbench, self._workbench.pane.pane_id
         remapped = workbench.keymap.action_for(key, pane)
         if self._workbench.pane.take_key(key):
@@ -258,7 +258,7 @@ class KeySequences:
         return workbench.keymap.is_unassigned(key, pane)
 
     def begin(self, key: str) -> None:
-        """Handle the first key of a sequence, and show the possible second keys."""
+        """Handles the first key of a sequence, and shows the possible second keys."""
         self._prefix = key
         glyphs = self._workbench.glyphs
         texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled_continuations())
@@ -267,20 +267,20 @@ class KeySequences:
         self._workbench.update_border_lines()
 
     def _enabled_continuations(self) -> list[Continuation]:
-        """Return the second keys whose actions are enabled in the pane that has focus."""
+        """Returns the second keys whose actions are enabled in the pane that has focus."""
         situation = self._workbench.situation()
         continuations = actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)
         return [(second, action) for second, action in continuations if not action.blocked(situation)]
 
     def _open_list(self) -> None:
-        """List the second keys, unless the second key has been pressed."""
+        """Lists the second keys, unless the second key has been pressed."""
         if not self._prefix or not isinstance(self._workbench.focused, Pane):
             return
         self.which_key.open(self._prefix, self._enabled_continuations())
         self._show_page()
 
     def _show_page(self) -> None:
-        """Show in the hint which page of the list is open, if a sequence was started."""
+        """Shows in the hint which page of the list is open, if a sequence was started."""
         if not self._prefix:
             return
         page, glyphs = self.which_key.page_text, self._workbench.glyphs
@@ -289,7 +289,7 @@ class KeySequences:
         self._workbench.update_border_lines()
 
     def end(self) -> None:
-        """Forget the first key of a sequence, and close the list of the second keys."""
+        """Forgets the first key of a sequence, and closes the list of the second keys."""
         if not self._prefix:
             return
         if self._timer is not None:
@@ -300,7 +300,7 @@ class KeySequences:
         self._workbench.update_border_lines()
 
     async def _handle_second(self, event: events.Key) -> None:
-        """Handle the key after the first key of a sequence: perform its action, or turn a page of the list."""
+        """Handles the key after the first key of a sequence: performs its action, or turns a page of the list."""
         key = _key_name(event)
         action = dict(actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)).get(key)
         if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.page_count > 1:
@@ -310,7 +310,7 @@ class KeySequences:
         await self._choose(action)
 
     async def _choose(self, action: Action | None) -> None:
-        """End the sequence, and perform the action of the second key. `None` means that the key has no action."""
+        """Ends the sequence, and performs the action of the second key. `None` means that the key has no action."""
         self.end()
         if action is not None:
             await self._workbench.perform(action)
@@ -318,7 +318,7 @@ class KeySequences:
 
 
 def _key_name(event: events.Key) -> str:
-    """Return a key in the notation of the action registry: its character, or its name if that is not visible."""
+    """Returns a key in the notation of the action registry: its character, or its name if that is not visible."""
     is_visible = event.is_printable and event.character != " "
     return event.character if event.character and is_visible else event.key
 
@@ -365,12 +365,12 @@ class ActionCommands(Provider):
                 yield Hit(score, matcher.highlight(title), show, text=title, help=text)
 
     def _sorted_actions(self) -> list[Action]:
-        """Return the listed actions, the enabled ones first."""
+        """Returns the listed actions, the enabled ones first."""
         situation = self._workbench.situation()
         return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
-        """Return the text below an entry: what the action does, its keys, and why it is disabled."""
+        """Returns the text below an entry: what the action does, its keys, and why it is disabled."""
         reason = action.blocked(self._workbench.situation())
         keys = f"  ({', '.join(action.keys)})" if action.keys else ""
         return f"{action.tooltip}{keys}" + (f". Disabled: {reason}" if reason else "")
@@ -386,7 +386,7 @@ _FUZZY_DIVISOR = 1000.0
 
 
 def command_score(action: Action, query: str) -> float:
-    """Return how well a query matches an action: 5 if it is a key of the action, otherwise as `_words_score`."""
+    """Returns how well a query matches an action: 5 if it is a key of the action, otherwise as `_words_score`."""
     query = query.strip()
     if query and any(query in (key, key.replace(" ", "")) for key in action.keys):
         return 5.0
@@ -394,7 +394,7 @@ def command_score(action: Action, query: str) -> float:
 
 
 def _words_score(query: str, texts: tuple[str, str, str]) -> float:
-    """Return how well the words of a query match an entry, from 0 (a word matches nothing) to 4.
+    """Returns how well the words of a query match an entry, from 0 (a word matches nothing) to 4.
 
     `texts` are the title, the synonyms and the description. A word of the query matches a word that starts with it: in
     the title with 4 points, in the synonyms with 3, in the description with 2. The score is the mean over the words of
@@ -411,11 +411,11 @@ def _words_score(query: str, texts: tuple[str, str, str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without punctuation."""
+    """Returns the words of a text in lower case, without punctuation."""
     return re.findall(r"[^\s,:;()`]+", text.lower())
 
 
 def _command_title(action: Action) -> str:
-    """Return the title of an action in the palette, which starts with the pane that the action is limited to."""
+    """Returns the title of an action in the palette, which starts with the pane that the action is limited to."""
     pane = PANE_TITLES.get(action.pane)
     return f"{pane}: {action.title}" if pane else action.title

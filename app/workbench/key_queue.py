@@ -21,9 +21,9 @@ OPENING_CHECK_SECONDS = 0.02
 OPENING_MESSAGE_SECONDS = 0.5
 # After this time, the next key is delivered although a widget is still busy with the previous one.
 DELIVERY_SECONDS = 2.0
-# The number of passes through the message queues after which the effects of a key are complete. At least two, because a
+# The number of rounds through the message queues after which the effects of a key are complete. At least two, because a
 # binding may post a message; more while the focus moves, up to the maximum.
-_MIN_PASSES, _MAX_PASSES = 2, 10
+_MIN_ROUNDS, _MAX_ROUNDS = 2, 10
 # The keys that cancel the job that the keys wait for.
 _CANCEL_KEYS = ("ctrl+c", "escape")
 
@@ -39,9 +39,8 @@ class OpeningJobs(Protocol):
 class _Passage(NamedTuple):
     """A callback in the queue of one object of a path. When it is called, the messages before it have been handled.
 
-    `remaining` are the next objects of the path, `generation` is the number of the key whose effects are awaited. This
-    is a class with a method, because Textual inspects the signature of a method only once, and that of a `partial`
-    each time.
+    `remaining` are the next objects of the path, `generation` is the number of the key whose effects are awaited. The
+    callback is a method, because Textual inspects the signature of a method only once, but of a `partial` each time.
     """
 
     remaining: list[MessagePump]
@@ -49,16 +48,16 @@ class _Passage(NamedTuple):
     pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
 
     async def go_on(self) -> None:
-        """Pass through the remaining queues."""
+        """Passes through the remaining queues."""
         await self.pass_through(self.remaining, self.generation)
 
 
 class KeyQueue:
     """Delivers keys and pasted text one at a time: each after all effects of the previous one.
 
-    Textual passes a key through the queue of the widget that has focus and of all its parents before it looks up the
-    binding, and moves the focus and mounts a screen later still. Without this queue, keys that arrive in one burst
-    would all go to the widget that had focus at the first of them.
+    Textual passes a key through the queues of the focused widget and of all its parents, and then looks up the binding.
+    Later still, it moves the focus and mounts screens. Without this queue, keys that arrive in one burst would all go
+    to the widget that has focus at the first key.
     """
 
     def __init__(
@@ -71,19 +70,19 @@ class KeyQueue:
         self._app, self._jobs, self._deliver, self._say = app, jobs, deliver, say
         self._waiting: deque[events.Event] = deque()
         self._delivering = False
-        # The number of the key whose effects are awaited, and of the passes through the queues since it was delivered.
-        self._generation = self._passes = 0
-        # The screen and the focused widget when the last pass began.
+        # The number of the key whose effects are awaited, and of the rounds through the queues since it was delivered.
+        self._generation = self._rounds = 0
+        # The screen and the focused widget when the last round began.
         self._focus: tuple[object, object] = (None, None)
         # Calls `_give_up`.
         self._time_limit: asyncio.TimerHandle | None = None
 
     def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
-        """Wait for other jobs, and show messages by `say`, after another program was opened."""
+        """Replaces the jobs to wait for, and the function that shows messages, after another program was opened."""
         self._jobs, self._say = jobs, say
 
     async def take(self, event: events.Key | events.Paste) -> None:
-        """Deliver a key or a paste now, or after the effects of the previous ones.
+        """Delivers a key or a paste now, or after the effects of the previous ones.
 
         A cancel key first cancels the job that the waiting keys wait for, and drops them.
         """
@@ -96,9 +95,9 @@ class KeyQueue:
             await self._deliver_next()
 
     async def _deliver_next(self, waited: float = 0.0) -> None:
-        """Deliver the first event that waits, unless a job is about to open the screen that it is meant for.
+        """Delivers the first waiting event. While a job is about to open a screen, checks again later instead.
 
-        Then checks again later. `waited` is how many seconds it has waited for that screen.
+        `waited` is the time in seconds that the event has waited for that screen.
         """
         if not self._waiting:
             self._delivering = False
@@ -109,7 +108,7 @@ class KeyQueue:
             self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
             return
         path = self._path()
-        self._passes = 0
+        self._rounds = 0
         self._generation += 1
         self._limit_time()
         event = self._waiting.popleft()
@@ -120,9 +119,9 @@ class KeyQueue:
         await self._pass_through(path, self._generation)
 
     def _can_deliver_next(self, event: events.Event) -> bool:
-        """Whether the event after `event` need not wait for its effects.
+        """Whether the next event need not wait for the effects of `event`.
 
-        This is so if the focus has not moved, and the messages in the queues change at most a text.
+        True if the focus has not moved, and the messages in the queues change at most a text.
         """
         app = self._app
         if (app.screen, app.focused) != self._focus or self._jobs.is_opening or app._exit:
@@ -133,12 +132,12 @@ class KeyQueue:
         return typed and isinstance(app.focused, Input | TextArea)
 
     def _limit_time(self) -> None:
-        """Give up waiting for the effects of the current key after `DELIVERY_SECONDS`."""
+        """Gives up waiting for the effects of the current key after `DELIVERY_SECONDS`."""
         loop = asyncio.get_running_loop()
         self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
 
     def _path(self) -> list[MessagePump]:
-        """Return the objects whose queues a key passes: the focused widget, its parents, the screen, the application.
+        """Returns the objects whose queues a key passes: the focused widget, its parents, the screen, the application.
 
         Records the focus.
         """
@@ -147,7 +146,7 @@ class KeyQueue:
         return [*(node for node in (focused or screen).ancestors_with_self if node is not self._app), self._app]
 
     async def _pass_through(self, path: list[MessagePump], generation: int) -> None:
-        """Deliver the next key when the queues of `path` have handled their messages, one after the other.
+        """Delivers the next key when the queues of `path` have handled their messages, one after the other.
 
         A screen handles its queue once it is mounted.
         """
@@ -157,9 +156,9 @@ class KeyQueue:
             passage = _Passage(path[index + 1 :], generation, self._pass_through)
             if pump.post_message(events.Callback(callback=passage.go_on)):
                 return
-        self._passes += 1
+        self._rounds += 1
         focus = (self._app.screen, self._app.focused)
-        if self._passes < _MIN_PASSES or (focus != self._focus and self._passes < _MAX_PASSES):
+        if self._rounds < _MIN_ROUNDS or (focus != self._focus and self._rounds < _MAX_ROUNDS):
             await self._pass_through(self._path(), generation)
             return
         if self._time_limit is not None:
@@ -167,7 +166,7 @@ class KeyQueue:
         await self._deliver_next()
 
     def _give_up(self, generation: int) -> None:
-        """Deliver the next key although a widget has not finished with this one, unless a screen is being mounted."""
+        """Delivers the next key although a widget has not finished with this one, unless a screen is being mounted."""
         if generation != self._generation or not self._app.is_running:
             return
         if self._app.screen.is_mounted:

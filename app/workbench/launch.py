@@ -42,12 +42,12 @@ def run_workbench(
     plain: bool = False,
     panes: tuple[str, ...] = (),
 ) -> int:
-    """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
+    """Opens the workbench on a program, and runs until the user quits. Returns the exit code of the process.
 
     `directory` is the working directory of the engine. With `watch`, the program is opened again when one of its files
-    changes. `overrides` are recipe fields from the command line, `shapes`, `is_trusted` and `follows_file` are the
-    options `--shape`, `--trust` and `--follow`, `panes` the values of `--pane`. `theme` replaces that of the settings.
-    A `plain` workbench reads commands from stdin and prints lines.
+    changes. `overrides` are recipe fields from the command line. `shapes`, `is_trusted`, `follows_file` and `panes` are
+    the options `--shape`, `--trust`, `--follow` and `--pane`. `theme` replaces that of the settings. With `plain`, the
+    workbench reads commands from stdin and prints lines.
     """
     settings, startup_messages = load_settings(settings_path())
     if theme:
@@ -73,7 +73,7 @@ def run_workbench(
 
 
 def _workbench_type(plain: bool) -> type[Workbench]:
-    """Return the application with a screen, or the plain one without it, which is imported only if it is needed."""
+    """Returns the application with a screen, or the plain one without it, which is imported only if it is needed."""
     if not plain:
         return Workbench
     from buddy.app.workbench.plain import PlainWorkbench
@@ -82,7 +82,7 @@ def _workbench_type(plain: bool) -> type[Workbench]:
 
 
 async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
-    """Run until the user quits or the terminal disconnects, and then stop the engine.
+    """Runs until the user quits or the terminal disconnects, and then stops the engine.
 
     Returns the exit code; `None` if the application has ended without one, such as after an internal error.
     """
@@ -96,7 +96,7 @@ async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
 
 
 def _enable_garbage_collection() -> None:
-    """Enable garbage collection, which the command line disables.
+    """Enables garbage collection, which the command line disables.
 
     The objects that exist now are excluded, because most of them live until exit.
     """

@@ -92,7 +92,7 @@ class PlainWorkbench(Workbench):
         super().__init__(*arguments, **{**options, "ascii_mode": True})
 
     async def run_to_exit(self, mouse: bool) -> int | None:
-        """Perform the commands that are read from standard input, up to its end or to `quit`."""
+        """Performs the commands that are read from standard input, up to its end or to `quit`."""
         loop = asyncio.get_running_loop()
         reader = threading.Thread(target=read_lines, args=(_STDIN, loop, self._typed_lines.put_nowait), daemon=True)
         with contextlib.suppress(NotImplementedError):
@@ -122,7 +122,7 @@ class PlainWorkbench(Workbench):
         self._changes.print_changes(self.state)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Print the text: there is no terminal to copy it to."""
+        """Prints the text: there is no terminal to copy it to."""
         self._printer.say(text)
 
     def exit(self, result: int | None = None, return_code: int = 0, message: object = None) -> None:
@@ -134,7 +134,7 @@ class PlainWorkbench(Workbench):
     # ---- lines -------------------------------------------------------------------------------------------------------
 
     async def _perform_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
-        """Start the thread that reads lines, and perform each line when the workbench is idle, up to the end."""
+        """Starts the thread that reads lines, and performs each line when the workbench is idle, up to the end."""
         self._pilot = pilot
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:
@@ -148,7 +148,7 @@ class PlainWorkbench(Workbench):
             self.exit(0)
 
     def _interrupt(self) -> None:
-        """Handle ctrl+c: close the open question, or without one, cancel the running jobs."""
+        """Handles ctrl+c: closes the open question, or without one, cancels the running jobs."""
         if self._is_question_open:
             self._printer.say("Nothing was chosen")
             self.call_later(self._leave_question)
@@ -159,7 +159,7 @@ class PlainWorkbench(Workbench):
             self._printer.say("Nothing is running. Type quit, or press ctrl+d, to leave")
 
     async def _wait_until_idle(self) -> None:
-        """Wait until no job runs, and the panes show its result."""
+        """Waits until no job runs, and the panes show its result."""
         assert self._pilot is not None
         quiet_since: float | None = None
         while not self._exit:
@@ -182,7 +182,7 @@ class PlainWorkbench(Workbench):
         return self.context.jobs.is_opening or (bool(workers) and len(self.screen_stack) > 1)
 
     async def _perform_line(self, line: str) -> None:
-        """Perform a command, or use the line as the answer to the open question."""
+        """Performs a command, or uses the line as the answer to the open question."""
         if self._is_question_open:
             if await self._answer(line.strip()):
                 return
@@ -200,7 +200,7 @@ class PlainWorkbench(Workbench):
             await self._perform_words(words)
 
     async def _perform_words(self, words: Sequence[str]) -> None:
-        """Perform the action that the longest possible start of `words` names. The other words answer its question."""
+        """Performs the action that the longest possible start of `words` names. The other words answer its question."""
         for count in range(len(words), 0, -1):
             action = find_action(" ".join(words[:count]), self.pane.pane_id)
             if action is not None:
@@ -212,7 +212,7 @@ class PlainWorkbench(Workbench):
         self._printer.say(f"unknown command {words[0]!r}: {todo}")
 
     async def _perform_action(self, action: Action, answer: Sequence[str] = ()) -> None:
-        """Perform an action in its pane, and give `answer` to its question."""
+        """Performs an action in its pane, and gives `answer` to its question."""
         if action.id in SCREEN_ACTIONS:
             self._printer.say(f"{action.title} changes only the screen, which is not drawn")
             return
@@ -234,7 +234,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
-        """Focus a pane. Shows the source pane if it is hidden."""
+        """Focuses a pane. Shows the source pane if it is hidden."""
         if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
@@ -252,7 +252,7 @@ class PlainWorkbench(Workbench):
         return len(self.screen_stack) > 1 or self._prompt is not None
 
     async def _leave_question(self) -> None:
-        """Close the prompt and all screens over the panes without an answer."""
+        """Closes the prompt and all screens over the panes without an answer."""
         while self._is_question_open and not self._exit:
             prompt, screen = self._prompt, self.screen
             if prompt is not None:
@@ -264,7 +264,7 @@ class PlainWorkbench(Workbench):
             await self._pause()
 
     async def _answer(self, text: str) -> bool:
-        """Answer the open question. Returns false if the line is not an answer, but the next command."""
+        """Answers the open question. Returns false if `text` is not an answer, but the next command."""
         prompt, screen = self._prompt, self.screen
         self._printed_screen = None
         if text in ("cancel", "close"):
@@ -287,14 +287,14 @@ class PlainWorkbench(Workbench):
         return True
 
     async def _submit(self, field: Input, text: str) -> None:
-        """Type a text in a field and accept it. An empty text accepts the content of the field."""
+        """Types a text in a field and accepts it. An empty text accepts the content of the field."""
         if text:
             field.value = text
             await self._pause()
         await field.action_submit()
 
     async def _choose(self, screen: PickerScreen, text: str) -> None:
-        """Choose an entry by its number or its title; other texts narrow the list, and choose the only match."""
+        """Chooses an entry by its number or its title. Any other text narrows the list, and chooses the only match."""
         choices = screen.query_one(ChoiceList)
         titles = [choice.title.lower() for choice in choices.matches]
         if text.lower() in titles:
@@ -311,9 +311,9 @@ class PlainWorkbench(Workbench):
             screen.on_input_submitted()
 
     async def _narrow_choices(self, screen: PickerScreen, choices: ChoiceList, text: str) -> int | None:
-        """Narrow a list to the entries that match `text`. Returns the row of the only one, or of the one called `text`.
+        """Narrows a list to the entries that match `text`. Returns the row of the only one, or of one called `text`.
 
-        Returns `None` if several match. If none does, prints that, and shows all entries again.
+        Returns `None` if several match. If none does, prints a message, and shows all entries again.
         """
         field = screen.query_one(Input)
         field.value = text
@@ -328,7 +328,7 @@ class PlainWorkbench(Workbench):
         return titles.index(text.lower()) if text.lower() in titles else None
 
     async def _set_option(self, screen: OptionScreen, text: str) -> None:
-        """Set an option of a pass, as `name=value`. An empty line accepts all of them."""
+        """Sets an option of a pass, as `name=value`. An empty text accepts all options."""
         name, equals, value = text.partition("=")
         indices = [index for index, option in enumerate(screen.options) if option.name == name.strip()]
         if not text:
@@ -343,7 +343,7 @@ class PlainWorkbench(Workbench):
             self._printed_screen = screen
 
     async def _use_list(self, screen: Screen[Any], text: str) -> bool:
-        """Choose a row of an open list by its number, or press one of its keys. Returns false for other lines."""
+        """Chooses a row of an open list by its number, or presses one of its keys. Returns false for other lines."""
         assert self._pilot is not None
         words = text.split()
         if not words:
@@ -365,7 +365,7 @@ class PlainWorkbench(Workbench):
     # ---- commands that only this workbench has -----------------------------------------------------------------------
 
     async def _help(self, words: Sequence[str]) -> None:
-        """Print the list of commands, or what the action named by `words` or similar ones do."""
+        """Prints the list of commands, or what the action that `words` name does, or else what similar ones do."""
         if not words:
             self._printer.say(COMMANDS_HELP)
             return
@@ -378,20 +378,20 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.id}{keys}: {action.tooltip}{disabled}")
 
     async def _actions(self, _words: Sequence[str]) -> None:
-        """Print the actions of the pane that has focus, and those that work everywhere."""
+        """Prints the actions of the pane that has focus, and those that work everywhere."""
         for action in (*actions_of_pane(self.pane.pane_id), *actions_of_pane("any"), *actions_of_pane("app")):
             keys = f", key {' or '.join(action.keys[:3])}" if action.keys else ""
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        """Print the header and the pane that has focus. `_print_position` then prints its row again."""
+        """Prints the header and the pane that has focus. `_print_position` then prints its row again."""
         self._printer.say(cells_line(self.border_lines.header_cells(SCREEN_SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
         self._printed_row = ""
 
     async def _show(self, words: Sequence[str]) -> None:
-        """Print rows of the open list, or of the pane that has focus."""
+        """Prints rows of the open list, or of the pane that has focus."""
         lists = self.screen.query(CursorView).results() if len(self.screen_stack) > 1 else iter((self.pane,))
         view = next(lists, None)
         match = _RANGE.fullmatch(" ".join(words)) if words else None
@@ -407,7 +407,7 @@ class PlainWorkbench(Workbench):
         await self._print_view(view, first_row, max(last - first + 1, 1))
 
     async def _node(self, words: Sequence[str]) -> None:
-        """Select the node with that name, or print why there is no such node."""
+        """Selects the node with that name, or prints why there is no such node."""
         node = self._find_node(" ".join(words))
         if isinstance(node, Candidates):
             self._printer.say(ambiguity_text("node", words, node))
@@ -415,7 +415,7 @@ class PlainWorkbench(Workbench):
             self.context.selection.go_to_one_of((node.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
-        """Print the stages with their numbers."""
+        """Prints the stages with their numbers."""
         for number, row in enumerate(self.ir.rows, 1):
             stage = row.stage
             facts = [stage.language, f"{stage.lines} lines", "" if stage.changed else "unchanged", row.outdated_reason]
@@ -424,7 +424,7 @@ class PlainWorkbench(Workbench):
             self._printer.say("no IR yet: the recipe has not been compiled")
 
     async def _stage(self, words: Sequence[str]) -> None:
-        """Show the stage with that number or name, or the last one of that phase, and print its lines."""
+        """Shows the stage with that number or name, or the last one of that phase, and prints its lines."""
         name, rows = " ".join(words), self.ir.rows
         by_number = [row for number, row in enumerate(rows, 1) if str(number) == name]
         matching = by_number or [row for row in rows if row.stage.name == name]
@@ -438,7 +438,7 @@ class PlainWorkbench(Workbench):
         self._printer.say(ambiguity_text("stage", words, Candidates(names)))
 
     async def _toggle(self, words: Sequence[str]) -> None:
-        """Toggle the pass or the node with that name; without a name, the selected row of the pane."""
+        """Toggles the pass or the node with that name; without a name, the selected row of the pane."""
         if not words:
             pane = "passes" if self.pane.pane_id == "passes" else "graph"
             await self._perform_action(BY_ID[f"{pane}.toggle"])
@@ -467,14 +467,14 @@ class PlainWorkbench(Workbench):
             await self._perform_action(BY_ID["graph.toggle"])
 
     def _find_node(self, name: str) -> NodeRow | Candidates:
-        """Return the only node of the graph that `find_node` finds by `name`, or the candidates."""
+        """Returns the only node of the graph that `find_node` finds by `name`, or the candidates."""
         rows = self.state.info.rows if self.state.info is not None and name else ()
         return find_node(name, [(self.context.selection.name_of(row.stable), row) for row in rows])
 
     # ---- printing ----------------------------------------------------------------------------------------------------
 
     async def _print_position(self) -> None:
-        """Print the question that is open, or the row of the pane that has focus, if it has changed."""
+        """Prints the question that is open, or the row of the pane that has focus, if it has changed."""
         if self._exit:
             return
         screen, prompt = self.screen, self._prompt
@@ -495,7 +495,7 @@ class PlainWorkbench(Workbench):
                 self._printer.say(text)
 
     def _print_question(self, screen: Screen[Any], prompt: Prompt | None) -> None:
-        """Print the open prompt, or the texts of the open screen, and how to answer."""
+        """Prints the open prompt, or the texts of the open screen, and how to answer."""
         if prompt is not None:
             self._printer.say(f"{prompt.title}? {prompt_hint(prompt)}")
             return
@@ -505,7 +505,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(hint)
 
     async def _print_pane(self, pane: Any) -> None:
-        """Go to a pane and print its rows; of a long pane, those from the cursor on."""
+        """Goes to a pane and prints its rows; of a long pane, those from the cursor on."""
         self._go_to_pane(pane)
         await self._wait_until_idle()
         view = self.pane
@@ -518,7 +518,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(line)
 
     async def _load_rows(self, view: CursorView, first: int, count: int) -> None:
-        """Wait until the lines that these rows of the IR pane show are fetched, or `LINE_SECONDS` have passed."""
+        """In the IR pane, waits up to `LINE_SECONDS` until the lines of these rows are fetched."""
         if not isinstance(view, IrPane):
             return
         deadline = time.monotonic() + LINE_SECONDS
@@ -527,7 +527,7 @@ class PlainWorkbench(Workbench):
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _pause(self) -> None:
-        """Wait until the messages of the widgets are handled."""
+        """Waits until the messages of the widgets are handled."""
         assert self._pilot is not None
         await self._pilot.pause()
 

@@ -60,7 +60,7 @@ Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
 
 
 def find_action(text: str, pane: str) -> Action | None:
-    """Return the action with the id `text`, else with that key, title or id after the dot; `None` without one.
+    """Returns the action with the id `text`, else with that key, title or id after the dot; `None` without one.
 
     If several match, those of `pane` take precedence. Keys are those that work in `pane`.
     """
@@ -82,7 +82,7 @@ _NOT_IN_PANE = 3
 
 
 def _pane_rank(action: Action, pane: str) -> int:
-    """Return the precedence of an action in a pane: 0 is the highest."""
+    """Returns the precedence of an action in a pane: 0 is the highest."""
     if action.pane == pane:
         return 0
     if action.pane in ("any", "app"):
@@ -91,7 +91,7 @@ def _pane_rank(action: Action, pane: str) -> int:
 
 
 def similar_actions(text: str) -> list[Action]:
-    """Return the actions that are most similar to a command, best first, at most `_MAX_SUGGESTIONS`."""
+    """Returns the actions that are most similar to a command, best first, at most `_MAX_SUGGESTIONS`."""
     scored = [(command_score(action, text), action) for action in ACTIONS]
     best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
     return [action for _, action in best[:_MAX_SUGGESTIONS]]
@@ -104,7 +104,7 @@ class Candidates(NamedTuple):
 
 
 def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
-    """Return the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
+    """Returns the node called `name`; without one, the only node whose name matches the pattern `name` or contains it.
 
     `named_rows` has each node with its displayed name. Returns the candidates if no node or several nodes match.
     """
@@ -122,7 +122,7 @@ def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow |
 
 
 def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:
-    """Call `put` in `loop` with each line of a file descriptor, and with `None` at its end.
+    """Calls `put` in `loop` with each line of a file descriptor, and with `None` at its end.
 
     Runs in a thread. It does not use `sys.stdin`, whose lock would block the exit of the process.
     """
@@ -132,13 +132,13 @@ def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[
 
 
 def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], line: str | None) -> None:
-    """Call `put` with a line in `loop`. Does nothing if the loop is closed."""
+    """Calls `put` with a line in `loop`. Does nothing if the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(put, line)
 
 
 def _lines_of(descriptor: int) -> Iterator[str]:
-    """Yield the lines of a file descriptor, decoded from UTF-8, up to its end."""
+    """Yields the lines of a file descriptor, decoded from UTF-8, up to its end."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
     while True:
         try:
@@ -178,21 +178,21 @@ class Printer:
         self._last_progress, self._progress_time = "", 0.0
 
     def say(self, text: str) -> None:
-        """Print a text, which may have several lines."""
+        """Prints a text, which may have several lines."""
         lines = [printable_text(line.expandtabs()).rstrip() for line in text.split("\n")]
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
 
     def say_progress(self, text: str) -> None:
-        """Print the progress of a job, unless it is the same as before or follows it too soon."""
+        """Prints the progress of a job, unless it is the same as before or follows it too soon."""
         now = time.monotonic()
         if text and text != self._last_progress and now - self._progress_time >= PROGRESS_SECONDS:
             self._last_progress, self._progress_time = text, now
             self.say(text)
 
     def say_problem(self, problem: Diagnostic) -> None:
-        """Print what happened, where, and what to do."""
+        """Prints what happened, where, and what to do."""
         self.say(diagnostic_text(problem, problem.severity))
 
 
@@ -201,19 +201,18 @@ class ChangePrinter:
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
-        # What was printed last: the lines of the script, the number of entries of the log, the graphs, whether they
-        # were those of the last session, the notes, the compilation (its recipe and seconds), the run, the problem.
+        # What was printed last.
         self._script_lines: list[str] = []
         self._log_length = 0
         self._graphs: object = ()
-        self._is_restored = False
+        self._is_restored = False  # whether the graphs were those of the last session
         self._notes: tuple[str, ...] = ()
-        self._compilation: tuple[object, object] = (None, 0.0)
+        self._compilation: tuple[object, object] = (None, 0.0)  # the recipe, and the seconds of its compilation
         self._report: object = None
         self._problem: Diagnostic | None = None
 
     def print_changes(self, state: State) -> None:
-        """Print what has changed since the last call."""
+        """Prints what has changed since the last call."""
         self._print_script_output(state)
         for entry in state.log[self._log_length :]:
             self._printer.say_problem(entry)
@@ -229,7 +228,7 @@ class ChangePrinter:
                 self._printer.say_problem(self._problem)
 
     def _print_script_output(self, state: State) -> None:
-        """Print the lines that the script has completed since the last call."""
+        """Prints the lines that the script has completed since the last call."""
         lines = state.printout[:-1]  # the last line is not complete
         if lines[: len(self._script_lines)] == self._script_lines:
             for line in lines[len(self._script_lines) :]:
@@ -237,7 +236,7 @@ class ChangePrinter:
         self._script_lines = lines
 
     def _print_graphs(self, state: State) -> None:
-        """Print the graphs after a capture, or that those of the last session were captured again."""
+        """Prints the graphs after a capture, or that those of the last session were captured again."""
         is_restored = bool(state.restored_at)
         if not state.captured or (state.graphs is self._graphs and is_restored == self._is_restored):
             return
@@ -255,7 +254,7 @@ class ChangePrinter:
             self._printer.say(f"{origin}: graph {number}, {info.name}, {len(info.rows)} nodes")
 
     def _print_compilation(self, state: State) -> None:
-        """Print the duration and the stages of a new compilation, and how many nodes fall back to eager."""
+        """Prints the duration and the stages of a new compilation, and how many nodes fall back to eager."""
         compilation = (state.compiled_recipe, state.compile_seconds)
         if state.info is None or state.compiled_recipe is None or compilation == self._compilation:
             return
@@ -273,7 +272,7 @@ class ChangePrinter:
             self._printer.say(f"{len(assignments) - fallbacks}/{len(assignments)} nodes compiled, {in_eager_text}")
 
     def _print_run(self, state: State) -> None:
-        """Print the report of a new run."""
+        """Prints the report of a new run."""
         if state.report is self._report:
             return
         self._report = state.report
@@ -289,7 +288,7 @@ class ChangePrinter:
 
 
 def row_line(view: CursorView, row: int) -> str:
-    """Return a row of a view as one line, without the padding of its columns."""
+    """Returns a row of a view as one line, without the padding of its columns."""
     if isinstance(view, IrPane | CodeView):
         return _GUTTER.sub("", view.row_strip(row, SEARCHED_WIDTH).text.rstrip())
     if isinstance(view, ChoiceList):
@@ -300,7 +299,7 @@ def row_line(view: CursorView, row: int) -> str:
 
 
 def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Iterator[str]:
-    """Yield the head of a view, and `count` rows from row `first` (from 0) on, each with its number (from 1).
+    """Yields the head of a view, and `count` rows from row `first` (from 0) on, each with its number (from 1).
 
     The last line says how many rows follow, and how to print them.
     """
@@ -320,7 +319,7 @@ def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Itera
 
 
 def screen_lines(screen: Screen[object]) -> Iterator[str]:
-    """Yield the texts of a screen over the panes, in order: title, texts, fields and rows."""
+    """Yields the texts of a screen over the panes, in order: title, texts, fields and rows."""
     for box in screen.query("#box"):
         yield str(box.border_title or "")
     for widget in screen.query("CursorView, Static, Input, TextArea").results():
@@ -338,14 +337,14 @@ def screen_lines(screen: Screen[object]) -> Iterator[str]:
 
 
 def prompt_hint(prompt: Prompt) -> str:
-    """Return how the question of a prompt can be answered."""
+    """Returns how the question of a prompt can be answered."""
     value = prompt.query_one(Input).value
     empty = f"an empty line accepts {value!r}" if value else "an empty line leaves it empty"
     return f"{empty}, cancel leaves"
 
 
 def answer_hint(screen: Screen[Any]) -> str:
-    """Return how an open screen can be answered, or why it cannot; empty for a screen that only shows a text."""
+    """Returns how an open screen can be answered, or why it cannot; empty for a screen that only shows a text."""
     if isinstance(screen, ConfirmScreen):
         return "answer y or n"
     if isinstance(screen, PickerScreen | ProgramScreen):
@@ -362,7 +361,7 @@ def answer_hint(screen: Screen[Any]) -> str:
 
 
 def ambiguity_text(noun: str, words: Sequence[str], candidates: Candidates) -> str:
-    """Return why `words` do not name exactly one object, whose kind is `noun`, such as "node".
+    """Returns why `words` do not name exactly one object, whose kind is `noun`, such as "node".
 
     `candidates` are the names of the objects that match.
     """
@@ -376,5 +375,5 @@ def ambiguity_text(noun: str, words: Sequence[str], candidates: Candidates) -> s
 
 
 def cells_line(cells: list[tuple[str, str]]) -> str:
-    """Return the text of cells as one line, without padding."""
+    """Returns the text of cells as one line, without padding."""
     return _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()

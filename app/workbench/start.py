@@ -41,7 +41,7 @@ VERBS = (
 
 
 def choose_program(*, ascii_mode: bool = False, mouse: bool = True) -> Program | Verb | None:
-    """Show the first screen, and return what the user chooses, or `None`.
+    """Shows the first screen, and returns what the user chooses, or `None`.
 
     Without `mouse`, the mouse is not captured.
     """
@@ -99,13 +99,13 @@ class StartScreen(ProgramScreen):
         self.app.push_screen(PickerScreen("Documentation", page_choices()), self._show_page)
 
     def _show_page(self, path: Path | None) -> None:
-        """Show a page, then the list again, until it is left without a choice."""
+        """Shows a page, then the list again, until it is left without a choice."""
         if path is not None:
             self.app.push_screen(PageScreen(path), lambda _: self._list_pages())
 
 
 def sample_choices() -> list[PickerChoice]:
-    """Return the samples of a checkout, each with the first line of its docstring. An installed package has none."""
+    """Returns the samples of a checkout, each with the first line of its docstring. An installed package has none."""
     folder = Path(buddy.app.__file__).resolve().parent.parent / "samples"
     return [
         PickerChoice(f"samples/{path.name}", _first_line(path), Program(str(path)))
@@ -114,7 +114,7 @@ def sample_choices() -> list[PickerChoice]:
 
 
 def _first_line(path: Path) -> str:
-    """Return the first line of the docstring of a Python file, or "" if the file cannot be read or parsed."""
+    """Returns the first line of the docstring of a Python file, or "" if the file cannot be read or parsed."""
     try:
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     except (OSError, ValueError, SyntaxError):

@@ -35,13 +35,13 @@ _TMUX_TIMEOUT_SECONDS = 5.0
 
 
 def copy_to_tmux(text: str) -> None:
-    """Inside tmux, copy `text` to a new buffer of tmux and to the clipboard of the terminal, in the background."""
+    """Inside tmux, copies `text` to a new buffer of tmux and to the clipboard of the terminal, in the background."""
     if os.environ.get("TMUX") and not os.environ.get("TEXTUAL_DRIVER"):
         threading.Thread(target=_load_buffer, args=(text,), daemon=True).start()
 
 
 def _load_buffer(text: str) -> None:
-    """Load `text` into a buffer of tmux, and with `-w` into the terminal's clipboard, if tmux has this option (3.2)."""
+    """Loads `text` into a buffer of tmux; if tmux has the option `-w` (3.2), also into the terminal's clipboard."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             command = ["tmux", "load-buffer", *option, "-"]
@@ -69,12 +69,12 @@ class PasteParser(XTermParser):
         self._in_paste = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Return the events of `data`; an empty string is the end of the input."""
+        """Returns the events of `data`; an empty string is the end of the input."""
         text = "".join(map(self._parsable_text, data))
         return super().feed(text) if text or not data else ()
 
     def _parsable_text(self, character: str) -> str:
-        """Take the next character. Returns the text that can be parsed now.
+        """Takes the next character. Returns the text that can be parsed now.
 
         Paste markers may be split between reads, so the start of a marker waits for the next character.
         """
@@ -97,7 +97,7 @@ class PasteParser(XTermParser):
 
 
 def read_pastes_as_text(driver: type[Driver]) -> None:
-    """Make the drivers in the module of `driver` parse their input with `PasteParser`."""
+    """Makes the drivers in the module of `driver` parse their input with `PasteParser`."""
     module = sys.modules[driver.__module__]
     if hasattr(module, "XTermParser"):
         module.XTermParser = PasteParser  # type: ignore[attr-defined]
@@ -119,13 +119,13 @@ class ResizeLimiter:
         self._delivering = False
 
     async def take(self, event: events.Resize) -> None:
-        """Deliver a change of size now, or after the one before it."""
+        """Delivers a change of size now, or after the one before it."""
         self._latest = event
         if not self._delivering:
             await self._deliver_latest()
 
     async def _deliver_latest(self) -> None:
-        """Deliver the newest change of size, if any, and then wait until it has been drawn."""
+        """Delivers the newest change of size, if any, and then waits until it has been drawn."""
         event, self._latest = self._latest, None
         self._delivering = event is not None
         if event is not None:
@@ -133,7 +133,7 @@ class ResizeLimiter:
             self._app.set_timer(RESIZE_SECONDS, self._wait_for_screen)
 
     async def _wait_for_screen(self) -> None:
-        """Deliver the next size after the screen has handled this one. An application that exits has no screen."""
+        """Delivers the next size after the screen has handled this one. An application that exits has no screen."""
         if not self._app.screen_stack:
             return
         if not self._app.screen.call_later(self._app.call_later, self._deliver_latest):
@@ -145,7 +145,7 @@ EXIT_SECONDS = 5.0
 
 
 def exit_with_server(driver: type[Driver]) -> type[Driver]:
-    """Return, for a web driver, a driver whose application exits when the server does; other drivers unchanged."""
+    """Returns, for a web driver, a driver whose application exits when the server does; other drivers unchanged."""
     if driver.__module__ != "textual.drivers.web_driver":
         return driver
 
@@ -157,12 +157,12 @@ def exit_with_server(driver: type[Driver]) -> type[Driver]:
             self._write = self._write_if_served
 
         def _write_if_served(self, data: bytes) -> None:
-            """Write output for the server. Does nothing if the server has exited."""
+            """Writes output for the server. Does nothing if the server has exited."""
             with contextlib.suppress(BrokenPipeError):
                 os.write(self.fileno, data)
 
         def run_input_thread(self) -> None:
-            """Handle input up to its end. Then exit the application, and kill the process if that takes too long."""
+            """Handles input up to its end. Then exits the application, or kills the process if that takes too long."""
             super().run_input_thread()
             self._app.post_message(ExitApp())
             threading.main_thread().join(EXIT_SECONDS)
@@ -188,7 +188,7 @@ def is_disconnected(descriptor: int) -> bool:
 
 
 async def exit_on_disconnect(app: App[int]) -> None:
-    """Wait until the terminal disconnects, then exit `app`. Returns at once if standard input is not a terminal."""
+    """Waits until the terminal disconnects, then exits `app`. Returns at once if standard input is not a terminal."""
     if sys.__stdin__ is None or not sys.__stdin__.isatty():
         return
     descriptor = sys.__stdin__.fileno()
@@ -201,30 +201,30 @@ async def exit_on_disconnect(app: App[int]) -> None:
 
 
 def clear_widget_cache() -> None:
-    """Clear Textual's style cache, which keeps the last 1,024 widgets with everything that they have drawn."""
+    """Clears Textual's style cache, which keeps the last 1,024 widgets with everything that they have drawn."""
     StylesCache.get_inner_outer.cache_clear()
 
 
 def clear_region_caches() -> None:
-    """Clear Textual's caches of regions: about 20,000 results, for all sizes that the terminal has had."""
+    """Clears Textual's caches of regions: about 20,000 results, for all sizes that the terminal has had."""
     _clear_caches(Region, Scalar)
 
 
 def clear_style_caches() -> None:
-    """Clear the caches of styles after a change of the theme: tens of thousands of styles and line segments."""
+    """Clears the caches of styles after a change of the theme: tens of thousands of styles and line segments."""
     _clear_caches(rich.color.Color, rich.style.Style, rich.segment.Segment)
     _clear_caches(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
 
 
 def _clear_caches(*owners: Any) -> None:
-    """Clear the caches of the functions of modules, and of the methods of classes."""
+    """Clears the caches of the functions of modules, and of the methods of classes."""
     for owner in owners:
         for cache in _caches(owner):
             cache.cache_clear()
 
 
 def _caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
-    """Yield the caches of the functions of a module, or of the methods of a class."""
+    """Yields the caches of the functions of a module, or of the methods of a class."""
     for member in vars(owner).values():
         function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         if isinstance(function, _lru_cache_wrapper):
@@ -235,7 +235,7 @@ def _caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
 
 
 def save_crash_log(error: BaseException, path: Path, effect: str = "the workbench stopped") -> Diagnostic:
-    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user.
+    """Appends the traceback of `error` to the file at `path`, if possible. Returns the message for the user.
 
     `effect` says what the error has caused.
     """

@@ -67,7 +67,7 @@ class TourLines(Widget):
         self._text: Cells = []
 
     def show(self, title: str, text: Cells) -> None:
-        """Show a step. The text is wrapped to the width of the screen."""
+        """Shows a step. The text is wrapped to the width of the screen."""
         self.border_title, self._text = title, text
         self.display = True
         self._fit()
@@ -79,7 +79,7 @@ class TourLines(Widget):
         return wrap_line(self._text, max(self.app.size.width - 2, 10)) if self._text else []
 
     def _fit(self) -> None:
-        """Set the height for the width of the screen."""
+        """Sets the height for the width of the screen."""
         self.styles.height = len(self._lines()) + 1  # one for the border
         self.refresh()
 
@@ -104,12 +104,12 @@ class Tour:
 
     def __init__(self, get_layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
         self._get_layout, self._say = get_layout, say
-        # The index of the step in `STEPS`. It is outside of them before and after the tour.
+        # The index of the step in `STEPS`. Before and after the tour, no step has it.
         self._index = -1
         self.lines = self.make_lines()
 
     def make_lines(self) -> TourLines:
-        """Return new lines for the screen that is composed next. Ends the tour of the previous screen."""
+        """Returns new lines for the screen that is composed next. Ends the tour of the previous screen."""
         self._index = -1
         self.lines = TourLines(self.skip)
         return self.lines
@@ -120,18 +120,18 @@ class Tour:
         return STEPS[self._index] if 0 <= self._index < len(STEPS) else None
 
     def start(self) -> None:
-        """Start the tour, or start it again."""
+        """Starts the tour, or starts it again."""
         self._get_layout().show_pane(STEPS[0].pane)
         self._go_to(0)
 
     def skip(self) -> None:
-        """End the tour before its last step."""
+        """Ends the tour before its last step."""
         if self.step is not None:
             self._go_to(len(STEPS))
             self._say(f"Tour skipped: {key_of('tour')} starts it again")
 
     def advance_after(self, action_id: str, pane: Pane) -> None:
-        """Go to the next step if the action, which was performed in `pane`, ends the current one."""
+        """Goes to the next step if the action, which was performed in `pane`, ends the current one."""
         step = self.step
         if step is None or action_id not in step.ending_actions:
             return
@@ -142,7 +142,7 @@ class Tour:
             self._say(f"End of the tour: {key_of('tour')} starts it again")
 
     def _go_to(self, index: int) -> None:
-        """Show the step with this index, or hide the lines if no step has it."""
+        """Shows the step with this index, or hides the lines if no step has it."""
         self._index = index
         step = self.step
         for pane_id, pane in self._get_layout().panes.items():
@@ -155,7 +155,7 @@ class Tour:
 
 
 def _cells_of(text: str) -> Cells:
-    """Return the text of a step with each id of an action in braces replaced by the key of the action."""
+    """Returns the text of a step with each id of an action in braces replaced by the key of the action."""
     # `re.split` with a group returns texts at even indices, and ids at odd ones.
     parts = re.split(r"\{([\w.-]+)\}", text)
     cells = [(key_of(part), "key") if index % 2 else (part, "text") for index, part in enumerate(parts)]

@@ -1,8 +1,8 @@
 """The workbench in a browser: textual-serve behind a token, which is the first part of every address.
 
-Anyone with the address can run code as the user. So every request, including the web socket, needs the token. Requests
-with a host name that is not this machine's are rejected (DNS rebinding), and so are requests from scripts of other
-sites (RFC 6455, 10.2).
+Anyone with the address can run code as the user. So every request, including the web socket, needs the token. The
+server also rejects requests with a host name that is not this machine's (DNS rebinding), and requests from scripts of
+other sites (RFC 6455, 10.2).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WorkbenchService(AppService):
     _size_task: asyncio.Task[None] | None = None
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
-        """Start the process without a shell, and in a group that can be killed."""
+        """Starts the process without a shell, and in a group that can be killed."""
         pipe = asyncio.subprocess.PIPE
         self._size = self._sent_size = (width, height)
         self._process = await asyncio.create_subprocess_exec(
@@ -81,20 +81,20 @@ class WorkbenchService(AppService):
         return self._process
 
     async def set_terminal_size(self, width: int, height: int) -> None:
-        """Send a size soon. If more sizes arrive until then, only the last one is sent."""
+        """Sends a size soon. If more sizes arrive until then, only the last one is sent."""
         self._size = (width, height)
         if self._size_task is None or self._size_task.done():
             self._size_task = asyncio.create_task(self._send_sizes())
 
     async def _send_sizes(self) -> None:
-        """Send the newest size until no newer one has arrived, at most every `_RESIZE_SECONDS`."""
+        """Sends the newest size until no newer one has arrived, at most every `_RESIZE_SECONDS`."""
         while self._size != self._sent_size:
             self._sent_size = self._size
             await super().set_terminal_size(*self._sent_size)
             await asyncio.sleep(_RESIZE_SECONDS)
 
     async def stop(self) -> None:
-        """Ask the workbench to exit, and kill it if it does not."""
+        """Asks the workbench to exit, and kills it if it does not."""
         task, process, self._task = self._task, self._process, None
         if task is None or process is None:
             return
@@ -111,7 +111,7 @@ class WorkbenchService(AppService):
             await process.wait()
 
     async def _quit(self, process: asyncio.subprocess.Process) -> None:
-        """Ask the process to exit, and wait for its end. Its output is read, because a full pipe would block it."""
+        """Asks the process to exit, and waits for its end. Its output is read, because a full pipe would block it."""
         await asyncio.gather(self.send_meta({"type": "quit"}), process.communicate())
 
 
@@ -130,7 +130,7 @@ class TokenServer(Server):
         return f"http://{name}:{self.port}/{self.token}/"
 
     async def _make_app(self) -> web.Application:
-        """Return an application that serves only textual-serve's pages, under the token."""
+        """Returns an application that serves only textual-serve's pages, under the token."""
         pages = await super()._make_app()
         application = web.Application(middlewares=[self._guard])
         application.add_subapp(f"/{self.token}", pages)
@@ -139,7 +139,7 @@ class TokenServer(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject requests without the token, for another host name, or from pages of other sites."""
+        """Rejects requests without the token, for another host name, or from pages of other sites."""
         token = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             return web.Response(status=403, text=_BAD_TOKEN)
@@ -148,13 +148,13 @@ class TokenServer(Server):
         return await handler(request)
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """Return the page of textual-serve, extended by a script that focuses its terminal."""
+        """Returns the page of textual-serve, extended by a script that focuses its terminal."""
         page = aiohttp_jinja2.render_template("app_index.html", request, self._page_values(request))
         page.text = str(page.text).replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     def _page_values(self, request: web.Request) -> dict[str, object]:
-        """Return the values of the page's template. Its addresses have the host name of the request.
+        """Returns the values of the page's template. Its addresses have the host name of the request.
 
         This machine may have several names, and the browser allows only connections to the one that it has used.
         """
@@ -168,7 +168,7 @@ class TokenServer(Server):
         }
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Serve a workbench until the page or the workbench is closed."""
+        """Serves a workbench until the page or the workbench is closed."""
         width, height = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
         page = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
         await page.prepare(request)
@@ -190,15 +190,15 @@ class TokenServer(Server):
         return page
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """Close the pages, which ends their workbenches."""
+        """Closes the pages, which ends their workbenches."""
         await asyncio.gather(*(page.close(code=WSCloseCode.GOING_AWAY) for page in list(self._sockets)))
 
     async def on_startup(self, app: web.Application) -> None:
-        """Start the announcement. The task is an attribute, because asyncio itself keeps no reference to it."""
+        """Starts the announcement. The task is an attribute, because asyncio itself keeps no reference to it."""
         self._announcing = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
-        """Print the address when the server accepts connections; aiohttp starts an application before it listens."""
+        """Prints the address when the server accepts connections; aiohttp starts an application before it listens."""
         while not await _is_listening(self.host, self.port):
             await asyncio.sleep(_POLL_SECONDS)
         print(
@@ -207,7 +207,7 @@ class TokenServer(Server):
         )
 
     def initialize_logging(self) -> None:
-        """Log only warnings, because a log of requests would contain the token."""
+        """Logs only warnings, because a log of requests would contain the token."""
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
@@ -248,11 +248,11 @@ async def _is_listening(host: str, port: int) -> bool:
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """Add `_HEADERS` to a response that is about to be sent."""
+    """Adds `_HEADERS` to a response that is about to be sent."""
     response.headers.update(_HEADERS)
 
 
 def serve(command: Sequence[str], host: str, port: int, title: str) -> None:
-    """Serve the workbench that `command` starts, until ctrl+c. Raises `OSError` if the port is not available."""
+    """Serves the workbench that `command` starts, until ctrl+c. Raises `OSError` if the port is not available."""
     logging.getLogger("aiohttp.access").disabled = True
     TokenServer(command, host, port, title).serve()
