@@ -1,7 +1,6 @@
 """Maps the lines of texts to rows of a pane: those of one text with folded regions, and those of a diff of two texts.
 
-In a diff, long runs of equal lines are folded. A hunk is `(before, removed, after, added)`: the `removed` lines of the
-old text from line `before` on became the `added` lines of the new text from line `after` on. Does not import Textual.
+In a diff, long runs of equal lines are folded. Does not import Textual.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class TextFold(NamedTuple):
 
 
 class Folds:
-    """Maps the lines of a text to rows. Rows are the lines in `window` (first, last) that no fold hides.
+    """Maps the lines of a text, `lines` in number, to rows: the lines in `window` (first, last) that no fold hides.
 
     `visible_folds` are the folds whose first line has a row, in order.
     """
@@ -233,8 +232,8 @@ class DiffRow(NamedTuple):
 class _Run(NamedTuple):
     """Consecutive rows of one kind, with the lines of a hunk.
 
-    `origin` is the line of the new text where the equal lines start of which this run is a part, -1 for a changed run.
-    `hidden` are the lines that are folded under its last line.
+    Equal lines may be several runs, with the same `origin`: the first of these lines in the new text. It is -1 for a
+    changed run. `hidden` are the lines that are folded under the last line of the run.
     """
 
     kind: DiffRowKind
@@ -349,7 +348,7 @@ class DiffRows:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfolds the fold at row `number`, or folds the equal lines that contain the row. Returns whether it did."""
+        """Unfolds the fold at row `number`, or folds the equal lines that contain the row. Returns whether it could."""
         run, row = self._runs[bisect_right(self._starts, number) - 1], self.row(number)
         if run.kind == "fold":
             self._unfolded.add(run.origin)
