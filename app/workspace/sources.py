@@ -103,6 +103,7 @@ def path_completions(typed: str) -> list[str]:
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            # Pairs that sort folders first.
             matches = [
                 (not entry.is_dir(), entry.name + "/" * entry.is_dir())
                 for entry in entries
