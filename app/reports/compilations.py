@@ -75,10 +75,7 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """A recipe with the results of its compilation and its run.
-
-    `problem` is the error of the one that failed, "" if both succeeded.
-    """
+    """A recipe with the results of its compilation and its run; `problem` is the error of the one that failed."""
 
     title: str
     recipe: Recipe
@@ -191,8 +188,7 @@ def candidate_passes(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -
 def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) -> list[PassPreview]:
     """Returns the passes that change the stage, the largest change first. `with_failed` appends the passes that failed.
 
-    Many passes also fold constants. A pass with the same op counts as `canonicalize` probably does only that, and comes
-    after the others.
+    Many passes also fold constants. Passes with the same op counts as `canonicalize` come last: they may do only that.
     """
     folding_deltas = next((preview.tried.deltas for preview in previews if preview.step.name == "canonicalize"), ())
 
@@ -205,10 +201,7 @@ def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) ->
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", max_count: int = MAX_SHOWN_DELTAS) -> str:
-    """Returns the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`; names at most `max_count` ops.
-
-    `minus` is the sign of removed ops.
-    """
+    """Returns the numbers of added and removed ops: `+12 linalg.generic, -4 tosa.add`; names at most `max_count`."""
     texts = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:max_count]]
     n_unnamed = len(deltas) - max_count
     if n_unnamed > 0:

@@ -46,7 +46,7 @@ class Fallback:
 
     @property
     def cost(self) -> str:
-        """The share of the run's time, or the size of the results without a profile; empty if both are unknown."""
+        """The share of the run's time; if it was not measured, the size of the results; empty if both are unknown."""
         if self.share is not None:
             return f"{self.share:.1%} of time"
         return formatting.size(self.bytes) if self.bytes else ""

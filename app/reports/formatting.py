@@ -191,9 +191,7 @@ def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
 
 
 def _level(value: int, greatest: int, top_level: int) -> int:
-    """Returns the index in `Glyphs.levels` for a bin with `value` elements. The fullest bin (`greatest`) is at
-    `top_level`.
-    """
+    """Returns the index in `Glyphs.levels` for a bin with `value` elements; the fullest bin has `greatest` elements."""
     return max(1, round(value / greatest * top_level)) if value else 0
 
 

@@ -103,7 +103,7 @@ def _error_and_multiple(deviation: Deviation | None) -> str:
 
 
 def _alone_text(node: NodeNumbers) -> str:
-    """Returns the result of compiling a node alone. The node is out of tolerance in the program, but not alone."""
+    """Returns the text that a node is within tolerance if it is compiled alone, or why it was not compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
     return f"it was not compiled alone: {node.why}" if node.why else "it was not compiled alone"
@@ -178,7 +178,7 @@ def precision_gain(
     """Returns the cost and the benefit of `precision` for a node.
 
     The error is from the comparison of every node (`numbers`). The saved time is the difference of the node's times in
-    profiles, in f32 and in `precision`. If one is missing, it is from the last search for precisions (`tuned`).
+    profiles, in f32 and in `precision`. A missing error or time is from the last search for precisions (`tuned`).
     """
     effects = tuned.effects if tuned is not None else ()
     effect = next((effect for effect in effects if effect.precision == precision), None)

@@ -86,10 +86,7 @@ class PlotPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PlotScale:
-    """The mapping of values to positions on an axis: linear, or the decimal logarithm.
-
-    On a logarithmic axis, `zero` is the position of the value 0.
-    """
+    """The mapping of values to positions on an axis: linear, or the decimal logarithm with `zero` as logarithm of 0."""
 
     axis: PlotAxis
     zero: float = -math.inf
@@ -150,7 +147,7 @@ def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> li
 
 
 def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
-    """Returns the points of a line that a drawing needs whose `columns` columns cover x from `low` to `high`.
+    """Returns the points that are needed to draw a line in `columns` columns, which cover x from `low` to `high`.
 
     They are the first, last, lowest and highest point of each column; all points if there are at most 4 per column.
     """

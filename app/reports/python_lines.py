@@ -96,8 +96,8 @@ class LineFacts(NamedTuple):
     """What a Python line computes.
 
     `mark` is `x` if all nodes of the line are compiled, `e` if one of them runs in eager, `:` if the line only calls
-    functions with nodes. `seconds` is the time of the nodes in a profile, `None` without one; `share` is the share of
-    the run's time. `is_fused` is true if all nodes are fused into nodes whose time includes theirs.
+    functions with nodes. `seconds` is the time of the nodes in a profile, `None` without one; `share` is its share of
+    the run. `is_fused` is true if all nodes are fused into other nodes, whose times include theirs.
     """
 
     mark: str = " "
@@ -153,7 +153,7 @@ def line_facts(
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """Returns a line with nodes as one phrase: the node `name` of it, how many run in eager, and their time."""
+    """Returns a line with nodes as one phrase: one node (`name`), how many nodes run in eager, and their time."""
     n_nodes = len(facts.nodes)
     if facts.mark == ":":
         subject = f"calls functions with {formatting.count(n_nodes)} node{'s' if n_nodes != 1 else ''}"

@@ -42,7 +42,7 @@ ResultAnswer = GoToNode | PerformAction | str
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a section. `share` is the length of its bar, 0 to 1; the line has no bar if it is negative.
+    """A line of a section. `share` is the length of its bar, 0 to 1; a negative share means no bar.
 
     `change` compares the value with the last result of the same kind. Enter, or `key`, closes the result screen with
     `answer`; an entry whose `answer` is `None` cannot be chosen. `role` is the theme's role for the entry.

@@ -179,9 +179,7 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
-    """Returns sentences about the first node that differs in another runtime, and about the search for it; [] without a
-    search.
-    """
+    """Returns sentences about the first node that differs in another runtime and its search; [] without a search."""
     texts = [f"{SIDE_SUBJECTS[side.name]}: {side.note}"] if side.note else []
     divergence = side.divergence
     if divergence is None:

@@ -136,7 +136,7 @@ class EagerCall(msgspec.Struct, frozen=True):
     `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the
     values of `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All
     tensors are dense and row-major; empty ones are left out. If compiled code finds values that the op rejects, it
-    makes a call `for_error`, in which eager raises its error. The run has no results, even if eager raises no error.
+    makes a call `for_error`, in which eager raises its error. The run's results are discarded either way.
     """
 
     symbol: str

@@ -348,7 +348,7 @@ class DiffRows:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfolds the fold at row `number`, or folds the equal lines that contain the row. Returns whether it could."""
+        """Unfolds the fold at row `number`, or folds the equal lines around the row. Returns false without either."""
         run, row = self._runs[bisect_right(self._starts, number) - 1], self.row(number)
         if run.kind == "fold":
             self._unfolded.add(run.origin)

@@ -90,7 +90,7 @@ class AliasTable:
                 self._sigils.add(match[1][0])
 
     def expand(self, text: str) -> str:
-        """Returns `text` with keys in place of aliases. `text` contains no string literal, or is one: then unchanged."""
+        """Returns `text` with keys in place of aliases; a string literal unchanged. Other text contains no literals."""
         if self._patterns is not None and not text.startswith('"'):
             for sigil in self._sigils:
                 if sigil in text:
