@@ -308,8 +308,7 @@ class _Alignment:
             while count < MAX_SLIDE:
                 position = index - 1 - count if direction < 0 else index + count
                 moved = self._moved(position, side, -direction * size)
-                is_adjacent = not count or self._follows(position, position - direction)
-                if moved is None or not is_adjacent:
+                if moved is None or (count and not self._follows(position, position - direction)):
                     break
                 count += 1
                 gain += self._agreement(moved, pairs[position]) - self._agreement(pairs[position], pairs[position])
