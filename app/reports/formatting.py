@@ -155,7 +155,7 @@ def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
 
 def counted(number: int, noun: str) -> str:
     """Returns a number with a noun, which is in the plural unless the number is 1: `3 nodes`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def thread_count(number: int) -> str:

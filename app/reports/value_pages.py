@@ -78,12 +78,15 @@ class ValuePages:
 
     def row_name(self, row: int) -> str:
         """Returns the index of a row as text; empty if no value of the row is cached."""
-        block = next((block for (i, _), block in self._blocks.items() if i == row // BLOCK_ROWS), None)
+        block = next((block for (block_row, _), block in self._blocks.items() if block_row == row // BLOCK_ROWS), None)
         return block.row_names[row % BLOCK_ROWS] if block is not None else ""
 
     def column_name(self, column: int) -> str:
         """Returns the index of a column as text; empty if no value of the column is cached."""
-        block = next((block for (_, j), block in self._blocks.items() if j == column // BLOCK_COLUMNS), None)
+        block = next(
+            (block for (_, block_column), block in self._blocks.items() if block_column == column // BLOCK_COLUMNS),
+            None,
+        )
         return str(block.column_names[column % BLOCK_COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:

@@ -311,11 +311,11 @@ class _Parser:
 
 def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo]) -> None:
     """Raises `PipelineError` for the first unknown or misplaced pass, or unknown option."""
-    known = {info.name: info for info in catalogue}
+    by_name = {info.name: info for info in catalogue}
     for item in items:
-        info = known.get(item.name)
+        info = by_name.get(item.name)
         if info is None:
-            raise PipelineError(f"unknown pass {item.name!r}{_suggestion(item.name, list(known))}", item.offset)
+            raise PipelineError(f"unknown pass {item.name!r}{_suggestion(item.name, list(by_name))}", item.offset)
         if (info.level == "graph") != (item.level == "graph"):
             side = "inside" if info.level == "graph" else "outside"
             raise PipelineError(f"{item.name} must be {side} {GRAPH}(...)", item.offset)
@@ -326,16 +326,17 @@ def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo])
 
 def _check_options(item: PipelineItem, info: PassInfo) -> None:
     """Raises `PipelineError` for the first unknown option of a pass."""
-    known = [option.name for option in info.options]
+    option_names = [option.name for option in info.options]
     offsets = item.option_offsets or [item.offset] * len(item.options)
     for (name, _), offset in zip(item.options, offsets, strict=True):
-        if name not in known:
-            options = f": its options are {', '.join(known)}" if known else ": it has no options"
-            raise PipelineError(f"{item.name}: unknown option {name!r}{_suggestion(name, known) or options}", offset)
+        if name not in option_names:
+            options = f": its options are {', '.join(option_names)}" if option_names else ": it has no options"
+            hint = _suggestion(name, option_names) or options
+            raise PipelineError(f"{item.name}: unknown option {name!r}{hint}", offset)
 
 
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=2, cutoff=0.6)
+def _suggestion(name: str, valid_names: Sequence[str]) -> str:
+    close = get_close_matches(name, valid_names, n=2, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -346,8 +347,8 @@ def to_steps(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tu
     hash in the text becomes the value in `old_steps` that it stands for.
     """
     ordered = [item for item in items if item.level == "graph"] + [item for item in items if item.level != "graph"]
-    values = [value for step in old_steps for _, value in step.options]
-    value_of_hash = {text: value for value in values if (text := _short_value(value)).startswith("@")}
+    old_values = [value for step in old_steps for _, value in step.options]
+    value_of_hash = {text: value for value in old_values if (text := _short_value(value)).startswith("@")}
     steps: list[PassStep] = []
     for item, old_step in zip(ordered, _match_items(ordered, old_steps), strict=True):
         # An unchanged value keeps its type: text that looks like a number is text again.

@@ -43,7 +43,7 @@ def make_page(contents: Mapping[str, object], summary: str) -> str:
     packed = gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)
     # A browser uses only this script and this style sheet, and fetches nothing, whatever the program's texts contain.
     policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'"
-    values = {
+    replacements = {
         "TITLE": html.escape(f"{contents['source']} · buddy-tui"),
         "POLICY": html.escape(policy),
         "STYLE": style,
@@ -52,7 +52,7 @@ def make_page(contents: Mapping[str, object], summary: str) -> str:
         "DATA": base64.b64encode(packed).decode("ascii"),
     }
     # One pass, so that a marker inside of a value stays as it is.
-    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _read("page.html"))
+    return re.sub(r"@([A-Z]+)@", lambda match: replacements[match[1]], _read("page.html"))
 
 
 def may_be_replaced(path: Path) -> bool:

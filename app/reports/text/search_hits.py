@@ -155,7 +155,7 @@ def first_and_last_text(rows: Sequence[StageRow], stages: Sequence[StageHits]) -
 
 def _line_count_text(stage: StageHits) -> str:
     more = "+" if stage.hits.more else ""
-    return f"{stage.count:,}{more} line{'s' * (stage.count != 1)}"
+    return f"{stage.count:,}{more} line{'' if stage.count == 1 else 's'}"
 
 
 def stage_note(stage: StageHits, is_first: bool) -> str:

@@ -50,11 +50,11 @@ def hunks_between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
     """Returns the hunks between the equal pairs of two sequences, which have `before` and `after` items."""
     result: list[Hunk] = []
     # The positions after the previous pair.
-    i = j = 0
+    next_x = next_y = 0
     for x, y in (*pairs, (before, after)):
-        if x > i or y > j:
-            result.append(Hunk(i, x - i, j, y - j))
-        i, j = x + 1, y + 1
+        if x > next_x or y > next_y:
+            result.append(Hunk(next_x, x - next_x, next_y, y - next_y))
+        next_x, next_y = x + 1, y + 1
     return result
 
 
@@ -163,37 +163,41 @@ def _path(one: Sequence[int], other: Sequence[int], max_edits: int) -> tuple[lis
 
     The path ends at the end of both sequences, or at the furthest point within `max_edits` edits.
     """
-    n, m = len(one), len(other)
-    # The furthest `x` that was reached on each diagonal `k` (`x - y`); `trail` has a copy from before each edit.
+    end_x, end_y = len(one), len(other)
+    # The furthest `x` that was reached on each diagonal (`x - y`); `trail` has a copy from before each edit.
     furthest = {1: 0}
     trail: list[dict[int, int]] = []
-    for edits in range(min(n + m, max_edits) + 1):
+    for edits in range(min(end_x + end_y, max_edits) + 1):
         trail.append(dict(furthest))
-        for k in range(-edits, edits + 1, 2):
-            x = _entry_point(furthest, k, edits)[0]
-            while x < n and 0 <= x - k < m and one[x] == other[x - k]:
+        for diagonal in range(-edits, edits + 1, 2):
+            x = _entry_point(furthest, diagonal, edits)[0]
+            while x < end_x and 0 <= x - diagonal < end_y and one[x] == other[x - diagonal]:
                 x += 1
-            furthest[k] = x
-            if x >= n and x - k >= m:
-                return _walk_back(trail, n, m), n, m
+            furthest[diagonal] = x
+            if x >= end_x and x - diagonal >= end_y:
+                return _walk_back(trail, end_x, end_y), end_x, end_y
     # The last edit has reached every second diagonal. The entries of the other diagonals are from the edit before.
     parity = (len(trail) - 1) % 2
-    ends = [(x, x - k) for k, x in furthest.items() if (k - parity) % 2 == 0 and x <= n and 0 <= x - k <= m]
+    ends = [
+        (x, x - diagonal)
+        for diagonal, x in furthest.items()
+        if (diagonal - parity) % 2 == 0 and x <= end_x and 0 <= x - diagonal <= end_y
+    ]
     x, y = max(ends, key=sum)
     return _walk_back(trail, x, y), x, y
 
 
-def _entry_point(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
-    """Returns the `x` at which edit number `edits` enters diagonal `k` (`x - y`), and the diagonal it comes from."""
-    if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
-        return furthest[k + 1], k + 1
-    return furthest[k - 1] + 1, k - 1
+def _entry_point(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
+    """Returns the `x` at which edit number `edits` enters `diagonal` (`x - y`), and the diagonal it comes from."""
+    if diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]):
+        return furthest[diagonal + 1], diagonal + 1
+    return furthest[diagonal - 1] + 1, diagonal - 1
 
 
-def _walk_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
-    """Returns the pairs on the path to (n, m); `trail` has the furthest points before each edit."""
+def _walk_back(trail: list[dict[int, int]], end_x: int, end_y: int) -> list[Pair]:
+    """Returns the pairs on the path to (end_x, end_y); `trail` has the furthest points before each edit."""
     pairs: list[Pair] = []
-    x, y = n, m
+    x, y = end_x, end_y
     for edits in range(len(trail) - 1, -1, -1):
         previous_diagonal = _entry_point(trail[edits], x - y, edits)[1]
         start_x = trail[edits][previous_diagonal]
@@ -253,13 +257,13 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
     keys = [[numbers.setdefault(line.key, len(numbers) + 1) for line in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
-    i = j = 0
+    next_x = next_y = 0
     for x, y in _Alignment(one, other, keys, matches(*keys)).pairs():
-        renaming.forget(before[i:x], one[i:x], 0)
-        renaming.forget(after[j:y], other[j:y], 1)
+        renaming.forget(before[next_x:x], one[next_x:x], 0)
+        renaming.forget(after[next_y:y], other[next_y:y], 1)
         if renaming.add_lines(one[x], other[y], before[x]):
             pairs.append((x, y))
-        i, j = x + 1, y + 1
+        next_x, next_y = x + 1, y + 1
     new_aliases = {key: alias for alias, key in aliases[1].key_of_alias.items()}
     counterparts = tuple((alias, new_aliases.get(key, "")) for alias, key in aliases[0].key_of_alias.items())
     return Difference(hunks_between(pairs, len(before), len(after)), len(before), len(after), counterparts)
