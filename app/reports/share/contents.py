@@ -141,10 +141,10 @@ def _node_tables(graph: SharedGraph) -> Iterator[Table]:
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
     if graph.profile is not None:
         timed = profile.timed_nodes(graph.profile, graph.info)[:_MAX_NODES]
-        whole = graph.profile.whole or 1.0
+        run_seconds = graph.profile.whole or 1.0
         times = [
             (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
-             f"{node.time.seconds / whole:.1%}", profile.share_text(node))
+             f"{node.time.seconds / run_seconds:.1%}", profile.share_text(node))
             for node in timed
         ]  # fmt: skip
         heading = ("node", "op", "ms", "of the run", "of the bound")

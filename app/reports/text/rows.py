@@ -96,7 +96,7 @@ NO_LINES = HiddenLines(0, 0, 0)
 class DiffPart(NamedTuple):
     """Consecutive lines of both texts, `lines`, that are equal or changed.
 
-    `hidden` are the lines that are folded under the last line of the new text, `None` if it is not folded.
+    `hidden` are the lines that are folded under the part's last line of the new text, `None` without a fold.
     """
 
     is_equal: bool
@@ -126,30 +126,32 @@ class DiffSection(NamedTuple):
         parts: list[DiffPart] = []
         old_line, new_line = self.begin
         for before, removed, after, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
-            parts.append(DiffPart(True, (old_line, after - new_line, new_line, after - new_line)))
-            parts.append(DiffPart(False, (before, removed, after, added)))
+            equal_count = after - new_line
+            if equal_count:
+                parts.append(DiffPart(True, (old_line, equal_count, new_line, equal_count)))
+            if removed or added:
+                parts.append(DiffPart(False, (before, removed, after, added)))
             old_line, new_line = before + removed, after + added
-        return [part for part in parts if part.lines[1] or part.lines[3]]
+        return parts
 
     def between(self, first: int, end: int) -> DiffSection:
-        """Returns the section of lines `first` to `end` of the new text, without lines removed at its ends."""
+        """Returns the section of lines `first` to `end - 1` of the new text, without lines removed at its ends."""
         hunks: list[Hunk] = []
-        # The position after the last hunk that ends before `first`.
-        previous_end = (0, 0)
+        # The position after the last hunk that ends before `first`. Between hunks, lines correspond one to one.
+        old_line, new_line = 0, 0
         for before, removed, after, added in self.hunks:
             if after + added <= first:
-                previous_end = (before + removed, after + added)
+                old_line, new_line = before + removed, after + added
             elif after < end:
                 start = max(after, first)
                 hunks.append((before, removed, start, min(after + added, end) - start))
         if not hunks:
-            old_first = previous_end[0] + first - previous_end[1]
+            old_first = old_line + first - new_line
             return DiffSection([], (old_first, first), (old_first + end - first, end))
         first_before, _, first_after, _ = hunks[0]
         before, removed, after, added = hunks[-1]
-        return DiffSection(
-            hunks, (first_before - (first_after - first), first), (before + removed + end - after - added, end)
-        )
+        old_first, old_end = first_before - (first_after - first), before + removed + end - (after + added)
+        return DiffSection(hunks, (old_first, first), (old_end, end))
 
 
 def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
@@ -177,7 +179,7 @@ def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> 
     fold_index = 0
     while remaining:
         part = remaining.pop()
-        after, added = part.lines[2:]
+        _, _, after, added = part.lines
         while fold_index < len(folds) and folds[fold_index].last < after:
             fold_index += 1
         fold = folds[fold_index] if fold_index < len(folds) else None
