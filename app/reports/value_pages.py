@@ -58,10 +58,7 @@ class ValuePages:
         self._blocks[values.row // BLOCK_ROWS, values.column // BLOCK_COLUMNS] = values
 
     def missing_blocks(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """Returns the first row and column of each block that a window needs and that is not cached.
-
-        The window has `rows` rows from `row` on, and `columns` columns from `column` on.
-        """
+        """Returns the first row and column of each uncached block of the window of `rows` x `columns` values."""
         block_rows = range(row // BLOCK_ROWS, (row + max(rows, 1) - 1) // BLOCK_ROWS + 1)
         block_columns = range(column // BLOCK_COLUMNS, (column + max(columns, 1) - 1) // BLOCK_COLUMNS + 1)
         blocks = ((block_row, block_column) for block_row in block_rows for block_column in block_columns)

@@ -12,10 +12,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 class FollowNode(Request["Followed"], frozen=True):
-    """Find the first `limit` lines of each of `texts` that come from the node with the stable name `node`.
-
-    Answered by `Followed`.
-    """
+    """Find the first `limit` lines of each of `texts` from the node with stable name `node`; answered by `Followed`."""
 
     texts: tuple[str, ...]
     node: str

@@ -164,10 +164,7 @@ class OpSummary(Frame, frozen=True):
 
 
 class Search(Request["SearchResult"], frozen=True):
-    """Find the first `limit` lines of `text` that contain `pattern`, a plain string or with `regex`, an expression.
-
-    Answered by `SearchResult`.
-    """
+    """Find the first `limit` lines of `text` that contain `pattern`: a plain string, or with `regex`, an expression."""
 
     text: str
     pattern: str
