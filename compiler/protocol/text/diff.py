@@ -287,7 +287,7 @@ class _Alignment:
         self._scopes = list(accumulate(line_key.starts_scope for line_key in one))
 
     def pairs(self) -> list[Pair]:
-        """Returns the pairs, in order."""
+        """Returns the pairs, in order, after the moves."""
         for index in range(len(self._pairs)):
             (x, y), (previous_x, previous_y) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
             is_next_x, is_next_y = x - previous_x == 1, y - previous_y == 1
