@@ -12,7 +12,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.compilations import compile_flame, compile_json, object_times
+from buddy.app.reports.compilations import compile_flame, compile_json, function_times
 from buddy.app.reports.formatting import table
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import GraphInfo, Profile, ProfileReport, Sampling, Stage
@@ -104,7 +104,7 @@ async def _profile_compilation(engine: Headless, options: argparse.Namespace, re
 
 def _function_lines(stages: Sequence[Stage], top: int) -> list[str]:
     """A table of the `top` functions with the longest code generation."""
-    times = object_times(stages)
+    times = function_times(stages)
     if not times:
         return ["machine code: all functions were cached"]
     rows = [[f"@{name}", profile.in_milliseconds(seconds)] for name, seconds in times[:top]]

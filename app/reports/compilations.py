@@ -24,7 +24,8 @@ SNAPSHOTS = "(snapshots)"
 def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> FlameNode:
     """Returns a tree of phases and passes. Time outside of passes is an entry next to the phases.
 
-    A cached stage counts with the time of its original compilation; then the time between passes is unknown.
+    A cached stage counts with the time of its original compilation. If any stage is cached, the time between passes is
+    unknown and has no entry.
     """
     root = FlameNode(info.name)
     for name, stage in zip(_unique_names(stages), stages, strict=True):
@@ -34,13 +35,13 @@ def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) 
     return root
 
 
-def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
-    """Returns the functions and the times of their code generation in seconds, the slowest first.
+def function_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
+    """Returns each function with the seconds of its code generation, the slowest first.
 
     Functions are compiled in parallel, so the sum may exceed the time of the stage.
     """
     times = [(name, milliseconds / 1e3) for stage in stages for name, milliseconds in stage.functions]
-    return sorted(times, key=lambda function: -function[1])
+    return sorted(times, key=lambda name_and_seconds: -name_and_seconds[1])
 
 
 def _unique_names(stages: Sequence[Stage]) -> list[str]:
@@ -68,13 +69,13 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
             {"pass": name, "phase": stage.phase, "seconds": stage.milliseconds / 1e3, "ops": stage.ops}
             for name, stage in zip(_unique_names(stages), stages, strict=True)
         ],
-        "functions": [{"function": name, "seconds": seconds} for name, seconds in object_times(stages)],
+        "functions": [{"function": name, "seconds": seconds} for name, seconds in function_times(stages)],
     }
 
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """A recipe with the results of its compilation and of its run. `problem` is the error if one of them has failed."""
+    """A recipe with the results of its compilation and its run; `problem` is the error of the one that failed."""
 
     title: str
     recipe: Recipe
@@ -89,12 +90,12 @@ class PipelineFacts:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of the compilation; empty without one."""
+        """The stages of the compilation; empty before it."""
         return self.compiled.stages if self.compiled is not None else ()
 
     @property
     def n_changing_passes(self) -> int:
-        """The number of passes that changed the IR."""
+        """The number of passes that changed the IR. Built-in steps, whose `step` is -1, are no passes."""
         return sum(stage.changed and stage.step >= 0 for stage in self.stages)
 
     @property
@@ -113,12 +114,16 @@ class PipelineFacts:
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
-        """Returns the slowest stage, `None` before the compilation."""
+        """Returns the slowest stage; `None` before the compilation."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
     def as_json(self) -> dict[str, object]:
-        """Returns the measurements as plain values. Those of the run are null if the recipe was not run."""
+        """Returns the measurements as plain values. Measurements of the run are null if the recipe was not run.
+
+        `ok` is also null if the run was not compared with eager, unless it is wrong anyway.
+        """
         report = self.report
+        has_verdict = report is not None and (not report.not_compared or report.wrong)
         return {
             "name": self.title,
             "passes": self.n_passes,
@@ -126,7 +131,7 @@ class PipelineFacts:
             "compile_seconds": self.milliseconds / 1e3,
             "ops": self.n_ops,
             "assembly_lines": self.n_assembly_lines,
-            "ok": report.ok if report and (not report.not_compared or report.wrong) else None,
+            "ok": report.ok if report and has_verdict else None,
             "run_seconds": report.compiled.median if report else None,
             "eager_seconds": report.eager.median if report else None,
             "problem": self.problem or None,
@@ -138,10 +143,9 @@ class PipelineFacts:
 
 # The prefixes of the names of passes that are not previewed: they only print, view or check, or need files or options.
 _NOT_PREVIEWED = (
-    *("print-", "view-", "test-", "replace-ir", "irdl"),
-    *("transform-", "location-snapshot", "gpu-", "spirv", "nvvm"),
-)
-# At most this many ops are named in a change.
+    "print-", "view-", "test-", "replace-ir", "irdl", "transform-", "location-snapshot", "gpu-", "spirv", "nvvm",
+)  # fmt: skip
+# The maximum number of op names in the text of a change.
 MAX_SHOWN_DELTAS = 6
 
 
@@ -154,7 +158,7 @@ class PassPreview:
 
     @property
     def size(self) -> int:
-        """The number of ops added or removed."""
+        """The number of added and removed ops."""
         return sum(abs(delta) for _, delta in self.tried.deltas)
 
     def as_json(self) -> dict[str, object]:
@@ -182,9 +186,9 @@ def candidate_passes(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -
 
 
 def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) -> list[PassPreview]:
-    """Returns the passes that change the stage, the largest change first; `with_failed`, followed by those that failed.
+    """Returns the passes that change the stage, the largest change first. `with_failed` appends the passes that failed.
 
-    Many passes also fold constants, so passes with the same op counts as `canonicalize` come after the others.
+    Many passes also fold constants. Passes with the same op counts as `canonicalize` come last: they may do only that.
     """
     folding_deltas = next((preview.tried.deltas for preview in previews if preview.step.name == "canonicalize"), ())
 
@@ -197,10 +201,12 @@ def rank_previews(previews: Sequence[PassPreview], with_failed: bool = False) ->
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", max_count: int = MAX_SHOWN_DELTAS) -> str:
-    """Returns the numbers of ops added and removed: `+12 linalg.generic, -4 tosa.add`; names at most `max_count`."""
+    """Returns the numbers of added and removed ops: `+12 linalg.generic, -4 tosa.add`; names at most `max_count`."""
     texts = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:max_count]]
-    more = len(deltas) - max_count
-    return ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])
+    n_unnamed = len(deltas) - max_count
+    if n_unnamed > 0:
+        texts.append(f"{n_unnamed} more")
+    return ", ".join(texts)
 
 
 # ---- this compiler next to torch-mlir --------------------------------------------------------------------------------
@@ -217,10 +223,12 @@ class FrontendPipeline(NamedTuple):
 def frontend_pipelines(
     recipe: Recipe, presets: Sequence[Preset], dialect: Dialect
 ) -> tuple[FrontendPipeline, FrontendPipeline]:
-    """Returns the pipelines of this compiler and of torch-mlir (to `dialect`) with the other settings of `recipe`."""
+    """Returns the pipelines of this compiler and of torch-mlir to `dialect`. Other settings are those of `recipe`."""
     frontend = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
-    default_dialect = dialect if dialect in dialects_of(frontend) else "linalg"
-    native_dialect = recipe.dialect if recipe.frontend == frontend else default_dialect
+    if recipe.frontend == frontend:
+        native_dialect = recipe.dialect
+    else:
+        native_dialect = dialect if dialect in dialects_of(frontend) else "linalg"
     native = with_frontend(recipe, presets, frontend, native_dialect).for_native()
     torch_mlir = with_frontend(recipe.for_native(), presets, TORCH_MLIR, dialect)
     native_preset, torch_mlir_preset = "default", preset_of(TORCH_MLIR, dialect)

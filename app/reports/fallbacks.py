@@ -23,10 +23,10 @@ EAGER_FIX = f"add a lowering ({OPERATOR_GUIDE}), or use other ops"
 
 @dataclass(frozen=True)
 class Fallback:
-    """A row of the table of nodes that are not compiled, graph breaks and guards. `node` is the stable name of a node,
-    `line` is `file:line`; both are "" if unknown.
+    """A row of the table of fallbacks: a node that is not compiled, a graph break or a guard.
 
-    `share` is the measured share of the run, `None` without a profile; `bytes` is the size of the node's results.
+    `node` is the stable name of the node, `line` its `file:line`; both are "" if unknown. `share` is the node's share
+    (0..1) of the time of a run, `None` without a profile. `bytes` is the size of its results, 0 if unknown.
     """
 
     kind: FallbackKind
@@ -46,7 +46,7 @@ class Fallback:
 
     @property
     def cost(self) -> str:
-        """The measured share of the run, else the size of the results; empty if both are unknown."""
+        """The share of the run's time; if it was not measured, the size of the results; empty if both are unknown."""
         if self.share is not None:
             return f"{self.share:.1%} of time"
         return formatting.size(self.bytes) if self.bytes else ""
@@ -54,7 +54,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """A graph with its lowerings, or `None` if it is not compiled, and its profile, if there is a valid one."""
+    """A graph, its number, its lowerings (`assignments`, `None` if it is not compiled) and its profile, if valid."""
 
     number: int
     info: GraphInfo
@@ -83,9 +83,7 @@ def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
         row = rows.get(assignment.node)
         if assignment.lowering == EAGER:
             reason = assignment.reason
-            # The reason why an op has no lowering says what to add, and names the guide.
-            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if OPERATOR_GUIDE in reason else EAGER_FIX
-            yield _node_fallback("eager", number, assignment, row, reason, fix, shares)
+            yield _node_fallback("eager", number, assignment, row, reason, _eager_fix(reason), shares)
         if assignment.slow_path:
             yield _node_fallback("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)
         if assignment.error_path:
@@ -96,11 +94,19 @@ def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
         yield Fallback("guard", number, guard.condition, "", GUARD_FIX, line=guard.line)
 
 
+def _eager_fix(reason: str) -> str:
+    """Returns the fix for a node that runs in eager for `reason`; empty if the reason includes a fix."""
+    if reason.startswith(BY_HAND):
+        return CHOICE_FIX
+    # A reason that names the guide also says what to add.
+    return "" if OPERATOR_GUIDE in reason else EAGER_FIX
+
+
 def _node_fallback(
     kind: FallbackKind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
     shares: Mapping[str, float] | None,
 ) -> Fallback:  # fmt: skip
-    """Returns the row of a node. `row` is `None` if the graph does not have the node."""
+    """Returns the fallback of a node. `row` is `None` if the graph does not have the node."""
     node = assignment.node
     share = None if shares is None else shares.get(node)
     if row is None:
@@ -109,7 +115,7 @@ def _node_fallback(
 
 
 def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
-    """Returns the share of the run of each node that was timed, `None` without a profile."""
+    """Returns the share of the run's time by node, `None` without a profile. Nodes fused into others have no share."""
     if profile is None or not profile.whole:
         return None
     return {time.node: time.seconds / profile.whole for time in profile.nodes if not time.into}
@@ -171,15 +177,20 @@ _HEADINGS: Mapping[FallbackKind, str] = {"break": "reason", "guard": "condition"
 def _section(rows: Sequence[Fallback]) -> str:
     """Returns the table of rows of one kind, followed by each reason and fix."""
     kind = rows[0].kind
-    heading = ["graph", _HEADINGS.get(kind, "node"), *(["cost"] if kind not in _HEADINGS else []), "line"]
-    cells = [[row.graph, row.title, *([row.cost] if kind not in _HEADINGS else []), row.line] for row in rows]
+    if kind in _HEADINGS:
+        heading = ["graph", _HEADINGS[kind], "line"]
+        cells = [[row.graph, row.title, row.line] for row in rows]
+    else:
+        heading = ["graph", "node", "cost", "line"]
+        cells = [[row.graph, row.title, row.cost, row.line] for row in rows]
     lines = table(heading, cells, frozenset(heading)).splitlines()
-    fixes = dict.fromkeys(f"{row.title}: {row.fix}" if kind == "break" else _node_text(row) for row in rows)
-    return "\n".join(f"  {line}" for line in [*lines, *(fixes if kind != "guard" else [GUARD_FIX])])
+    fixes = [GUARD_FIX] if kind == "guard" else dict.fromkeys(_row_fix(row) for row in rows)
+    return "\n".join(f"  {line}" for line in [*lines, *fixes])
 
 
-def _node_text(row: Fallback) -> str:
-    return f"{row.name}: {reason_and_fix(row)}"
+def _row_fix(row: Fallback) -> str:
+    """Returns the line about a row below the table. The title of a graph break is its reason, and is not repeated."""
+    return f"{row.title}: {row.fix}" if row.kind == "break" else f"{row.name}: {reason_and_fix(row)}"
 
 
 def reason_and_fix(row: Fallback) -> str:
@@ -188,7 +199,6 @@ def reason_and_fix(row: Fallback) -> str:
 
 
 def fallbacks_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
-    """Returns the rows as plain values, without empty fields; `share` is a fraction of the run."""
+    """Returns the rows as plain values, without empty texts and without unknown shares."""
     keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
-    values = [{key: getattr(row, key) for key in keys} for row in rows]
-    return [{key: value for key, value in row.items() if value not in ("", None)} for row in values]
+    return [{key: getattr(row, key) for key in keys if getattr(row, key) not in ("", None)} for row in rows]

@@ -13,8 +13,9 @@ from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputRe
 class Glyphs:
     """The symbols that the screen uses, as Unicode or as ASCII.
 
-    `levels` are block characters from empty to full, `marks` those of the points of plots. `jump` are the parts of jump
-    arrows: top, bottom, bar, branch, across, cross. `to` stands between the ends of a range, `times` between factors.
+    `levels` are block characters from empty to full, `marks` the points of plots. `jump` are the parts of jump arrows:
+    top and bottom corner, vertical line, branch, horizontal line, crossing. `to` stands between the ends of a range,
+    `times` between factors.
     """
 
     minus: str = "−"
@@ -35,11 +36,14 @@ class Glyphs:
 
 # The symbols for terminals with and without Unicode.
 UNICODE = Glyphs()
-ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+", "^", "v")
+ASCII = Glyphs(
+    minus="-", arrow=">", dot="-", ellipsis="~", delta="d", bar="#", levels=" .:-=+*#@", line="|", to="..", times="*",
+    marks="ox+*#@", jump=",'|+-+", ascending="^", descending="v",
+)  # fmt: skip
 
 
 def milliseconds(value: float) -> str:
-    """Formats a time in milliseconds; empty if it is not positive."""
+    """Formats a time in milliseconds, in seconds from 10 s on; empty if it is not positive."""
     if value <= 0:
         return ""
     if value < 1:
@@ -62,7 +66,7 @@ def size(value: int) -> str:
     """Formats a number of bytes."""
     if value < 1000:
         return f"{value} B"
-    # 0.9995: three significant digits round up to the next unit.
+    # From 0.9995 of a unit on, three significant digits round up to that unit.
     units = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
     scale, unit = next((scale, unit) for scale, unit in units if value >= 0.9995 * scale)
     return f"{value / scale:.3g} {unit}"
@@ -78,8 +82,8 @@ def nan_counts_text(output: OutputReport) -> str:
 def verdict_texts(output: OutputReport) -> list[str]:
     """Returns the conditions that decided the verdict on an output, and its largest relative error.
 
-    For a mismatch, these are the conditions that do not hold; otherwise, those on the whole output. For indices that
-    differ from eager's (of `argmax`, for example), it is the tolerance of the values at the indices.
+    Of a mismatch, returns the conditions that do not hold; otherwise the first two, which are on the whole output. For
+    indices that differ from eager's (of `argmax`, for example), returns the tolerance of the values at the indices.
     """
     if output.verdict == "ok" and not output.checks:
         has_other_indices = output.max_abs and output.dtype.startswith("int")
@@ -96,10 +100,12 @@ def _check_text(check: ErrorCheck) -> str:
     if check.rule == "equal":
         return f"{check.error:.0f} {check.metric}" + f", {check.allowed:.0f} allowed" * (not check.ok)
     sign = "<=" if check.ok else ">"
+    if not check.error:
+        return f"{check.metric} 0 {sign} {check.allowed:.1e} allowed ({check.rule})"
     # The fewest digits with which the two numbers differ.
-    pairs = [tuple(f"{value:.{digits}e}" for value in (check.error, check.allowed)) for digits in (1, 3, 6, 16)]
-    error, allowed = next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]) if check.error else pairs[0]
-    return f"{check.metric} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
+    pairs = [(f"{check.error:.{digits}e}", f"{check.allowed:.{digits}e}") for digits in (1, 3, 6, 16)]
+    error, allowed = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return f"{check.metric} {error} {sign} {allowed} allowed ({check.rule})"
 
 
 def _relative_error_text(output: OutputReport) -> str:
@@ -112,22 +118,25 @@ def _relative_error_text(output: OutputReport) -> str:
 
 
 def eager_path_texts(report: RunReport) -> list[str]:
-    """Returns the numbers of compiled nodes that have a slow path or an error path in eager, unless they are 0."""
+    """Returns the number of compiled nodes with a slow path, and with an error path, in eager. A 0 is left out."""
     counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
     return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(load: MachineLoad) -> str:
     """Returns the load of the machine during a measurement. Negative fields of `load` are unknown."""
-    facts = [f"load {load.average:.2f} on {load.cores} core{'s' * (load.cores != 1)}"] * (load.average >= 0)
+    facts = []
+    if load.average >= 0:
+        facts.append(f"load {load.average:.2f} on {counted(load.cores, 'core')}")
     if load.others >= 0:
         busy = load.others >= 0.1  # less than a tenth of a core does not affect timings, as in `MachineLoad`
         facts.append(f"other processes used {load.others:.1f} cores" if busy else "no other load")
     if load.waited >= 0.005:  # a smaller share would be shown as 0%
         facts.append(f"{load.waited:.0%} of the run waited for a CPU")
-    elif load.waited >= 0 > load.others:
+    elif load.waited >= 0 and load.others < 0:
         facts.append("no waiting for a CPU")
-    facts += [f"{load.megahertz:.0f} MHz"] * (load.megahertz > 0)
+    if load.megahertz > 0:
+        facts.append(f"{load.megahertz:.0f} MHz")
     return f"machine: {', '.join(facts) or 'load unknown'}"
 
 
@@ -146,7 +155,7 @@ def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
 
 def counted(number: int, noun: str) -> str:
     """Returns a number with a noun, which is in the plural unless the number is 1: `3 nodes`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def thread_count(number: int) -> str:
@@ -182,12 +191,12 @@ def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
 
 
 def _level(value: int, greatest: int, top_level: int) -> int:
-    """Returns the index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
+    """Returns the index in `Glyphs.levels` for a bin with `value` elements; the fullest bin has `greatest` elements."""
     return max(1, round(value / greatest * top_level)) if value else 0
 
 
 def join_fitting(texts: list[str], separator: str, columns: int) -> str:
-    """Joins the first texts, as many as fit into `columns` characters."""
+    """Joins as many of the first texts as fit into `columns` characters."""
     while texts and len(separator.join(texts)) > columns:
         texts = texts[:-1]
     return separator.join(texts)
@@ -219,10 +228,10 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left_aligned
     return "\n".join(_table_line(row, widths, [name in left_aligned for name in heading]) for row in cells)
 
 
-def _table_line(cells: list[str], widths: list[int], left: list[bool]) -> str:
+def _table_line(cells: list[str], widths: list[int], left_aligned: list[bool]) -> str:
     """Returns a line of a table, whose cells are padded to `widths`."""
     padded = (
-        cell.ljust(width) if at_left else cell.rjust(width)
-        for cell, width, at_left in zip(cells, widths, left, strict=True)
+        cell.ljust(width) if is_left else cell.rjust(width)
+        for cell, width, is_left in zip(cells, widths, left_aligned, strict=True)
     )
     return "  ".join(padded).rstrip()

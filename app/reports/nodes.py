@@ -59,9 +59,10 @@ def short_target(target: str) -> str:
 
 
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
-    """Returns the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+    """Returns the precision in which `node` multiplies, its measured `gain`, and why the recipe's is not applied.
 
-    `precision` is empty for a node that multiplies no float32; so is the result, unless the node multiplies integers.
+    `precision` is empty for a node that multiplies no float32. The result is then empty too, unless the node multiplies
+    integers.
     """
     if assignment.integers:
         return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
@@ -82,7 +83,7 @@ def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precisi
 # ---- memory in training ----------------------------------------------------------------------------------------------
 
 
-# The meaning of the role of a node, for its details.
+# The roles of nodes, each with its description.
 ROLE_TEXTS: dict[TrainingRole, str] = {
     "saved": "kept in memory for the backward graph",
     "reread": "an input that the backward graph reads again, without a copy",
@@ -95,8 +96,8 @@ ROLE_TEXTS: dict[TrainingRole, str] = {
 class RoleMemory:
     """The memory of the nodes of one role: their number, and the bytes of their results.
 
-    Of these nodes, `n_captured` have sizes that vary, and count with the bytes of the captured call. `n_unknown` have
-    no known size, and do not count in `bytes`.
+    `n_captured` of the nodes have sizes that vary, and count with the bytes of the captured call. `n_unknown` of the
+    nodes have no known size, and do not count in `bytes`.
     """
 
     count: int
@@ -106,9 +107,10 @@ class RoleMemory:
 
     @property
     def text(self) -> str:
-        """The bytes: `3.4 MB`, `~3.4 MB` if they depend on sizes, `>3.4 MB` if some are unknown."""
-        sign = ">" if self.n_unknown else "~" if self.n_captured else ""
-        return "? B" if self.n_unknown == self.count > 0 else f"{sign}{size(self.bytes)}"
+        """The bytes: `3.4 MB`, `~3.4 MB` if they depend on sizes, `>3.4 MB` if some are unknown, `? B` if all are."""
+        if self.n_unknown:
+            return "? B" if self.n_unknown == self.count else f">{size(self.bytes)}"
+        return f"~{size(self.bytes)}" if self.n_captured else size(self.bytes)
 
     def as_json(self) -> dict[str, int]:
         return {
@@ -129,7 +131,7 @@ class TrainingMemory:
 
 
 def training_memory(info: GraphInfo) -> TrainingMemory | None:
-    """Adds up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
+    """Adds up the nodes of each role. Returns `None` if no node has a role: the graph is not for training."""
     if not any(row.training for row in info.rows):
         return None
     return TrainingMemory(
@@ -148,17 +150,17 @@ def _role_memory(rows: Sequence[NodeRow]) -> RoleMemory:
 
 
 def _is_empty(row: NodeRow) -> bool:
-    """Whether the results have no elements: one of their sizes is 0."""
+    """Whether no result of the node has elements: a size in each shape is 0."""
     return all("0" in shape.split("x") for shape in row.shape.split(", "))
 
 
 def node_bytes(row: NodeRow) -> int:
-    """Returns the bytes of the results of a node, in the captured call if they depend on sizes that vary."""
+    """Returns the bytes of the results of a node: those in the captured call if sizes vary, 0 if unknown."""
     return row.bytes or row.captured_bytes
 
 
 def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
-    """Returns the memory as one line, in the longest wording of at most `width` characters, or the shortest one."""
+    """Returns the memory as one line: the longest wording that fits into `width` characters, else the shortest one."""
     saved, reread, recomputed = memory.saved, memory.reread, memory.recomputed
     texts = [
         f"{counted(saved.count, 'tensor')} saved for backward, {saved.text}; "
@@ -172,13 +174,14 @@ def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
 
 
 def bytes_text(row: NodeRow) -> str:
-    """Returns the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
+    """Returns the bytes of the results of a node: `3.4 MB`, or `~3.4 MB` if sizes vary; empty if unknown."""
     return _role_memory([row]).text if node_bytes(row) else ""
 
 
 def role_and_bytes(row: NodeRow) -> str:
-    """Returns the role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
-    return f"{row.training} {bytes_text(row)}".rstrip() if row.training not in ("", "viewed") else row.training
+    """Returns the role of a node and the bytes of its results, `saved 3.4 MB`; empty without a role."""
+    # A view takes no memory.
+    return row.training if row.training in ("", "viewed") else f"{row.training} {bytes_text(row)}".rstrip()
 
 
 def role_text(row: NodeRow) -> str:
@@ -198,7 +201,7 @@ CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "mach
 
 
 class NodeRemark(NamedTuple):
-    """A remark about a node, which `step` (a pass, or another step of the compilation) has made `times` times."""
+    """A remark about a node. `step`, a pass or another step of the compilation, made the remark `times` times."""
 
     step: str
     text: str
@@ -230,7 +233,7 @@ def _capture_text(row: NodeRow) -> str:
 
 
 def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
-    """Returns how a node was lowered, and when its code calls eager."""
+    """Returns a remark on how a node was lowered, and one for each path on which its code calls eager."""
     if assignment is None:
         return []
     function = f" in @{assignment.function}" if assignment.function else ""
@@ -240,7 +243,7 @@ def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
 
 
 def path_details(assignment: Assignment) -> dict[str, str]:
-    """Returns when the code of a compiled node calls eager, by the name of the path."""
+    """Returns the conditions on which the code of a compiled node calls eager, by the name of the path."""
     details = {}
     if assignment.slow_path:
         details["slow path"] = f"eager computes the results if {assignment.slow_path}"
@@ -271,11 +274,14 @@ def is_computed(row: NodeRow) -> bool:
 
 
 def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
-    """Returns a remark with the number of instructions in `traces`, and the `symbols` (functions) that contain them."""
-    direct = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
-    derived_count = sum(trace.derived for trace in traces)
-    if not direct:
-        text = f"{derived_count} derived instructions" if derived_count else "no instruction comes from this node"
+    """Returns a remark with the number of instructions in `traces`, and the `symbols` (functions) that contain them.
+
+    Counts derived instructions only if there are no others.
+    """
+    lines = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
+    if not lines:
+        n_derived = sum(trace.derived for trace in traces)
+        text = f"{n_derived} derived instructions" if n_derived else "no instruction comes from this node"
         return NodeRemark(MACHINE_CODE, text)
-    functions = [f"@{symbol.name}" for symbol in symbols if any(symbol.first <= line <= symbol.last for line in direct)]
-    return NodeRemark(MACHINE_CODE, f"{len(direct)} instructions in {', '.join(functions)}")
+    functions = [f"@{symbol.name}" for symbol in symbols if any(symbol.first <= line <= symbol.last for line in lines)]
+    return NodeRemark(MACHINE_CODE, f"{len(lines)} instructions in {', '.join(functions)}")

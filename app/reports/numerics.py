@@ -26,14 +26,14 @@ def error_text(deviation: Deviation | None) -> str:
     """Returns the maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if deviation is None:
         return ""
-    if deviation.of_tolerance < 0:
+    if not deviation.matches_nonfinite:
         return "nan/inf"
     return f"{deviation.largest:.0e}" if deviation.largest else "0"
 
 
 def error_size(deviation: Deviation) -> float:
     """Returns the maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
-    return math.inf if deviation.of_tolerance < 0 else deviation.largest
+    return deviation.largest if deviation.matches_nonfinite else math.inf
 
 
 def tolerance_multiple(deviation: Deviation) -> float:
@@ -41,14 +41,14 @@ def tolerance_multiple(deviation: Deviation) -> float:
 
     It is infinite if an element is infinite or NaN in only one of the tensors.
     """
-    return math.inf if deviation.of_tolerance < 0 else deviation.of_tolerance
+    return deviation.of_tolerance if deviation.matches_nonfinite else math.inf
 
 
 def tolerance_multiple_text(deviation: Deviation | None) -> str:
     """Returns `tolerance_multiple` as a short text such as `2.5 x`; empty if it was not measured."""
     if deviation is None:
         return ""
-    if deviation.of_tolerance < 0:
+    if not deviation.matches_nonfinite:
         return "nan/inf"
     return f"{deviation.of_tolerance:.2g} x" if deviation.of_tolerance else "0"
 
@@ -70,7 +70,10 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
-    """Returns the first node out of tolerance with its error and its suspects, or that all values match."""
+    """Returns the first node out of tolerance with its error and its suspects, or a line that all values match.
+
+    `names` are the display names of nodes by stable name.
+    """
     if not report.compared:
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
@@ -93,14 +96,14 @@ def _error_and_multiple(deviation: Deviation | None) -> str:
     """Returns the maximum difference, and its multiple of the tolerance if that is finite and not 0; "" if unknown."""
     if deviation is None:
         return ""
-    if deviation.of_tolerance < 0:
+    if not deviation.matches_nonfinite:
         return "a NaN or an infinity differs"
     multiple = f", {tolerance_multiple_text(deviation)} the tolerance" if 0 < deviation.of_tolerance < math.inf else ""
     return error_text(deviation) + multiple
 
 
 def _alone_text(node: NodeNumbers) -> str:
-    """Returns whether a node that is out of tolerance in the program is correct if it is compiled alone."""
+    """Returns the text that a node is within tolerance if it is compiled alone, or why it was not compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
     return f"it was not compiled alone: {node.why}" if node.why else "it was not compiled alone"
@@ -113,8 +116,9 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
     also = f" (also in {reference})" if origin.side == "compiled" and "eager" in sides else ""
-    is_in_input = origin.from_graph_input
-    inputs = f"an input of this node has {kind}, too" if is_in_input else f"no input of this node has {kind}"
+    inputs = (
+        f"an input of this node has {kind}, too" if origin.from_graph_input else f"no input of this node has {kind}"
+    )
     return f"the first {kind} in {side} is in {name}{also}: {inputs}"
 
 
@@ -143,10 +147,10 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
 
 
 class PrecisionGain(NamedTuple):
-    """What the precision of a matrix product costs and saves: a relative error, and seconds of a run.
+    """The cost of the precision of a matrix product, a relative error, and its benefit, the saved seconds of a run.
 
-    Both are `None` if not measured. The error is that of the node's own result if `is_node_error`; otherwise it is that
-    of the outputs if only this node uses the precision.
+    Both are `None` if not measured. If `is_node_error`, the error is that of the node's own result; otherwise it is the
+    error of the outputs when only this node uses the precision.
     """
 
     error: float | None
@@ -160,7 +164,7 @@ class PrecisionGain(NamedTuple):
 
     @property
     def saved_text(self) -> str:
-        """The milliseconds that it saves; empty if not measured."""
+        """The saved milliseconds; empty if not measured."""
         return f"{1e3 * self.saved_seconds:.3f}" if self.saved_seconds is not None else ""
 
 
@@ -171,21 +175,21 @@ def precision_gain(
     reduced_seconds: float | None,
     tuned: NodePrecision | None,
 ) -> PrecisionGain:
-    """Returns what `precision` costs and saves for a node.
+    """Returns the cost and the benefit of `precision` for a node.
 
-    The error is from the comparison of every node (`numbers`), and the saved time from the node's times in profiles in
-    f32 and in `precision`. What was not measured so is from the last search for precisions (`tuned`).
+    The error is from the comparison of every node (`numbers`). The saved time is the difference of the node's times in
+    profiles, in f32 and in `precision`. A missing error or time is from the last search for precisions (`tuned`).
     """
     effects = tuned.effects if tuned is not None else ()
     effect = next((effect for effect in effects if effect.precision == precision), None)
-    own = numbers.own_error if numbers is not None and numbers.precision == precision else None
-    saved = effect.saved if effect is not None else None
+    own_error = numbers.own_error if numbers is not None and numbers.precision == precision else None
+    saved_seconds = effect.saved if effect is not None else None
     if f32_seconds is not None and reduced_seconds is not None:
-        saved = f32_seconds - reduced_seconds
-    if own is not None and own.of_tolerance >= 0:
-        return PrecisionGain(own.relative, True, saved)
-    error = effect.error if effect is not None and 0 <= effect.error < math.inf else None
-    return PrecisionGain(error, False, saved)
+        saved_seconds = f32_seconds - reduced_seconds
+    if own_error is not None and own_error.matches_nonfinite:
+        return PrecisionGain(own_error.relative, True, saved_seconds)
+    outputs_error = effect.error if effect is not None and 0 <= effect.error < math.inf else None
+    return PrecisionGain(outputs_error, False, saved_seconds)
 
 
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, list[tuple[str, Deviation | None]]]]:
@@ -202,7 +206,7 @@ def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
         finite = [
             (rows[node], deviation)
             for node, deviation in errors
-            if deviation is not None and deviation.of_tolerance >= 0 and node in rows
+            if deviation is not None and deviation.matches_nonfinite and node in rows
         ]
         xs, ys = [float(row.index) for row, _ in finite], [deviation.relative for _, deviation in finite]
         series.append(Series(label, xs, ys, kind, names=[row.display_name for row, _ in finite]))
@@ -220,7 +224,7 @@ def results_error(report: NumericsReport) -> float:
 def explained_share(error: float, error_without: float) -> float:
     """Returns the share of `error` that a pass explains if the error without the pass is `error_without`.
 
-    It is negative if the error is larger without the pass, and 0 if `error` is 0 or one of them is not finite.
+    The share is negative if the error is larger without the pass. It is 0 if `error` is 0 or an error is not finite.
     """
     is_known = error and math.isfinite(error) and math.isfinite(error_without)
     return (error - error_without) / error if is_known else 0.0
@@ -296,11 +300,11 @@ def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
     """Returns the error of a tensor as plain values. Its numbers are null if a NaN or an infinity differs."""
     if deviation is None:
         return None
-    is_finite = deviation.of_tolerance >= 0
+    has_numbers = deviation.matches_nonfinite
     return {
-        "max_abs": deviation.largest if is_finite else None,
-        "relative": deviation.relative if is_finite else None,
-        "share_of_tolerance": deviation.of_tolerance if is_finite else None,
+        "max_abs": deviation.largest if has_numbers else None,
+        "relative": deviation.relative if has_numbers else None,
+        "share_of_tolerance": deviation.of_tolerance if has_numbers else None,
         "nans": deviation.nans,
         "infs": deviation.infs,
         **({"first_differs_at": deviation.where} if deviation.where else {}),
@@ -318,8 +322,8 @@ class NumericsVariant(NamedTuple):
 def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
     """Yields, for each enabled pass that changes numerics, the recipe without this change.
 
-    The pass is disabled, or gets the option with which it does not change numerics. A pass that has this option already
-    is left out.
+    The pass gets the option with which it does not change numerics; without such an option, the pass is disabled. A
+    pass that has this option already is left out.
     """
     for index, step in enumerate(recipe.steps):
         numerics = facts(step.name).numerics

@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """Series with common axes, and a `note` shown below. Bars start at 0, so they need a linear axis."""
+    """Series with common axes `x` and `y`, and a `note` shown below. Bars start at 0, so they need a linear `y`."""
 
     title: str
     series: tuple[Series, ...]
@@ -86,7 +86,7 @@ class PlotPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PlotScale:
-    """The mapping of values to positions on an axis: linear, or the decimal logarithm with the value 0 at `zero`."""
+    """The mapping of values to positions on an axis: linear, or the decimal logarithm with `zero` as logarithm of 0."""
 
     axis: PlotAxis
     zero: float = -math.inf
@@ -125,7 +125,8 @@ def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
     positive = [value for value in drawn if value > 0]
     if len(positive) == len(drawn):
         return PlotScale(axis)
-    return PlotScale(axis, math.floor(math.log10(min(positive))) - 1.0 if positive else 0.0)
+    zero = math.floor(math.log10(min(positive))) - 1.0 if positive else 0.0
+    return PlotScale(axis, zero)
 
 
 def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
@@ -146,9 +147,9 @@ def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> li
 
 
 def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
-    """Returns the points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
+    """Returns the points that are needed to draw a line in `columns` columns, which cover x from `low` to `high`.
 
-    They are the first, last, lowest and highest point of each column; all points if they are few.
+    They are the first, last, lowest and highest point of each column; all points if there are at most 4 per column.
     """
     if len(points) <= 4 * columns or high <= low:
         return list(points)
@@ -166,7 +167,7 @@ def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: i
 def round_steps(low: float, high: float, max_count: int) -> list[float]:
     """Returns the multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
 
-    It is the smallest step with at most about `max_count` multiples.
+    The step is the smallest one with at most about `max_count` multiples.
     """
     if high <= low:
         return [low]
@@ -179,9 +180,9 @@ def round_steps(low: float, high: float, max_count: int) -> list[float]:
 
 
 def _decades(low: float, high: float, max_count: int) -> list[float]:
-    """Returns the ticks of a logarithmic axis from `low` to `high`, which are decimal logarithms of values.
+    """Returns the ticks of a logarithmic axis. `low`, `high` and the ticks are decimal logarithms of values.
 
-    The values are powers of ten, or round values if there are fewer than two powers.
+    The values at ticks are powers of ten, or round values if there are fewer than two powers.
     """
     first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
     if last - first < 1:
@@ -195,13 +196,17 @@ def plots_of(state: State) -> list[Plot]:
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
-    plots = [_timing_plot(runs)] * bool(runs) + [_pass_time_plot(stages)] * bool(stages)
-    return [*plots, *(_value_histogram(output) for output in outputs if output.histogram)]
+    plots = []
+    if runs:
+        plots.append(_timing_plot(runs))
+    if stages:
+        plots.append(_pass_time_plot(stages))
+    return plots + [_value_histogram(output) for output in outputs if output.histogram]
 
 
 def _timing_plot(runs: list[RunRecord]) -> Plot:
     """Returns the median times of compiled code and of eager in each run."""
-    numbers = tuple(float(number + 1) for number in range(len(runs)))
+    numbers = tuple(map(float, range(1, len(runs) + 1)))
     names = tuple(_run_label(run) for run in runs)
     return Plot(
         "Timings over the runs",

@@ -16,11 +16,7 @@ CALLS, AROUND = "(calls)", "(around compiled code)"
 
 @dataclass(frozen=True)
 class TimedNode:
-    """A node with its time and its rates, compared with the machine's `peak`.
-
-    `bound` is the roofline bound in operations per second: the maximum rate for code with the same number of operations
-    per byte (Williams, Waterman and Patterson, Roofline, 2009).
-    """
+    """A node with its time and its rates, compared with the machine's `peak`."""
 
     row: NodeRow
     time: NodeTime
@@ -43,7 +39,10 @@ class TimedNode:
 
     @property
     def bound(self) -> float:
-        """The roofline bound in operations per second."""
+        """The roofline bound: the maximum operations per second of code with the same number of operations per byte.
+
+        See Williams, Waterman and Patterson, Roofline, 2009.
+        """
         return min(self.peak.arithmetic(self.row.dtype) * 1e9, self.intensity * self.peak.gbytes * 1e9)
 
     @property
@@ -55,7 +54,7 @@ class TimedNode:
     def share(self) -> float:
         """The rate as a share of `bound`. For a node without operations, the traffic as a share of memory bandwidth.
 
-        It may exceed 1, because data in caches is faster than memory. 0 if unknown.
+        The share may exceed 1, because caches are faster than memory. It is 0 if unknown.
         """
         if self.bound:
             return self.rate / self.bound
@@ -82,7 +81,10 @@ def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
 
 
 def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """Returns the time of a node in milliseconds for a table, or `in NODE` if it is fused into a timed node."""
+    """Returns the time of a node in milliseconds for a table, or `in NODE` if it is fused into a timed node.
+
+    `names` are the names of nodes to show, by stable name.
+    """
     if node is None:
         return ""
     return f"in {names.get(node.into, node.into)}" if node.into else in_milliseconds(node.seconds)
@@ -94,24 +96,29 @@ def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool)
     if time.into:
         return f"fused into {names.get(time.into, time.into)}"
     fused = ", ".join(names.get(name, name) for name in time.fused)
-    parts = [f"{node_time_text(time, names)} ms", f"including fused {fused}" if fused else ""]
-    parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
-    parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
-    parts += ["data from caches" if node.is_from_caches else ""]
-    parts += ["measured with an earlier recipe" if is_stale else ""]
+    parts = [
+        f"{node_time_text(time, names)} ms",
+        f"including fused {fused}" if fused else "",
+        f"{rate_text(node.rate)} GFLOP/s" if node.rate else "",
+        f"{node.share:.0%} of the roofline" if node.share else "",
+        "data from caches" if node.is_from_caches else "",
+        "measured with an earlier recipe" if is_stale else "",
+    ]
     return ", ".join(part for part in parts if part)
 
 
 def in_milliseconds(seconds: float) -> str:
     """Formats a time in seconds as a number of milliseconds, without the unit."""
-    value = seconds * 1e3
-    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+    milliseconds = seconds * 1e3
+    digits = 4 if milliseconds < 0.1 else 3 if milliseconds < 10 else 1
+    return f"{milliseconds:.{digits}f}"
 
 
 def rate_text(operations_per_second: float) -> str:
     """Returns a rate in 1e9 operations per second, without the unit; empty if it is not positive."""
-    value = operations_per_second / 1e9
-    return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    rate = operations_per_second / 1e9
+    digits = 2 if rate < 10 else 1 if rate < 100 else 0
+    return f"{rate:.{digits}f}" if rate > 0 else ""
 
 
 def share_text(node: TimedNode) -> str:
@@ -144,10 +151,7 @@ class FlameNode:
 
 
 def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
-    """Returns the run as a tree of modules with nodes as leaves.
-
-    Time outside of nodes is an entry next to the modules.
-    """
+    """Returns the run as a tree of modules with nodes as leaves; `CALLS` and `AROUND` are next to the modules."""
     root = FlameNode(info.name)
     for node in timed_nodes(report, info):
         path = [part for part in node.row.module.split(".") if part]
@@ -158,7 +162,7 @@ def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
 
 
 def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str = "") -> None:
-    """Adds `seconds` to `root` and to each entry on `path`, which are nested. `node` is that of the last entry.
+    """Adds `seconds` to `root` and to each of the nested entries `path`. `node` is the stable name of the last entry.
 
     Does nothing if `seconds` is not positive.
     """
@@ -243,8 +247,8 @@ def sampling_text(sampling: Sampling) -> str:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
     elsewhere = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
     others = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
-    share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
-    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{others}"
+    inside = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
+    return f"{inside} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{others}"
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, object]:
@@ -314,5 +318,5 @@ def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None
 
 
 def _none_if_negative(value: float) -> float | None:
-    """Negative values of a `NodeTime` are unknown."""
+    """Returns a value of a `NodeTime`, `None` for a negative one, which is unknown."""
     return None if value < 0 else value

@@ -13,14 +13,14 @@ from buddy.compiler.protocol import Part
 if TYPE_CHECKING:
     from buddy.app.session.state import State
 
-# The width of the progress bar of a request.
-_PROGRESS_CELLS = 12
+# The width of the progress bar in characters.
+_BAR_WIDTH = 12
 
 
 def progress_text(state: State, glyphs: Glyphs) -> str:
-    """Returns the activity of the running job, with a bar if its progress is known, and the time; empty without a job.
+    """Returns the activity of the running job, a bar if its progress is known, and a time; empty without a job.
 
-    The time is the estimate of the remaining time, or the time since the last progress if that is long.
+    The time is the estimated remaining time, or the time since the last progress if that was long ago.
     """
     progress = state.progress
     if progress is None:
@@ -30,7 +30,7 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     activity = f"{part_number}/{N_PARTS_BEFORE_RUN} {progress.activity}" if part_number else progress.activity
     if progress.done < 0:
         return f"{activity}{glyphs.ellipsis}{time}"
-    bar = formatting.progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
+    bar = formatting.progress_bar(progress.done, _BAR_WIDTH, glyphs).ljust(_BAR_WIDTH)
     return f"{activity} {bar} {progress.done:.0%}{time}"
 
 
@@ -39,8 +39,8 @@ def cancelled_text() -> str:
     return f"Cancelled. Press {key_of('rerun')} to run the script again"
 
 
-# How long each part usually takes: shown until it has run.
-_PART_HINTS: dict[Part, str] = {
+# The usual time of each part, shown until the part runs.
+_USUAL_TIMES: dict[Part, str] = {
     "torch": "some seconds",
     "script": "as in Python",
     "capture": "about 1 s/100 ops",
@@ -54,8 +54,8 @@ _NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
     """Returns the text of a pane that waits for its content: the parts of opening a program, with their times.
 
-    `content` names the content, such as "graph", which appears after the part `last`. If it will not appear, returns
-    the reason.
+    `content` names the content, such as "graph", which appears after the part `last`. If the content will not appear,
+    returns the reason.
     """
     if state.problem is not None:
         return [f"no {content}: see Outputs"]
@@ -65,15 +65,16 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
         has_no_lines = state.info is not None and content == "graph"
         return [_NO_SOURCE_LINES] if has_no_lines else [f"The {content} appears when its first stage has been found"]
     parts = list(PART_DESCRIPTIONS)[: list(PART_DESCRIPTIONS).index(last) + 1]
-    numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
-    return [f"The {content} appears after {PART_DESCRIPTIONS[last]}:", "", *numbered]
+    part_texts = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
+    return [f"The {content} appears after {PART_DESCRIPTIONS[last]}:", "", *part_texts]
 
 
 def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
-    """Returns a part of opening a program: whether it is running, its number and name, and its time or usual time."""
+    """Returns a part of opening a program: `>` if it is running, its number and name, and its time or usual time."""
     times = state.part_times
     seconds, is_running = times.seconds(part), part == times.running_part
-    time = f"{formatting.seconds(seconds)}{glyphs.ellipsis * is_running}" if seconds else _PART_HINTS[part]
-    if number < times.part_number and not seconds:
-        time = "done"
+    if seconds:
+        time = formatting.seconds(seconds) + (glyphs.ellipsis if is_running else "")
+    else:
+        time = "done" if number < times.part_number else _USUAL_TIMES[part]
     return f"{'>' if is_running else ' '} {number}/{N_PARTS_BEFORE_RUN} {PART_DESCRIPTIONS[part]:<20}{time}"

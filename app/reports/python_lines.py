@@ -34,8 +34,8 @@ def parse_location(text: str) -> PythonLocation | None:
 class PythonLines:
     """The nodes of each Python line of a graph, by stable name.
 
-    The nodes `at` a line are computed by it; those `called_at` a line are computed by the functions that it calls.
-    `caller_locations` are the lines that call functions, to which the rows refer by index.
+    A line computes the nodes `at` it; the functions that a line calls compute the nodes `called_at` it.
+    `caller_locations` are the lines that `NodeRow.callers` refers to by index.
     """
 
     def __init__(self, rows: Sequence[NodeRow] = (), caller_locations: Sequence[str] = ()) -> None:
@@ -74,7 +74,7 @@ class PythonLines:
         return self._called.get(location, ())
 
     def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
-        """Returns the nodes that a line computes, or if there are none, those of the functions that it calls."""
+        """Returns the nodes that a line computes; without any, the nodes of the functions that the line calls."""
         return self.at(location) or self.called_at(location)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
@@ -83,15 +83,12 @@ class PythonLines:
         return any(location in self._at or location in self._called for location in locations)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
-        """Returns the theme's role for the first of `nodes` whose line is known, "" if none is.
-
-        It is the same in all panes.
-        """
+        """Returns `colour_at` the line of the first of `nodes` whose line is known, "" if no line is known."""
         location = next((self._locations[node] for node in nodes if node in self._locations), None)
-        return f"line-{self._colours[location]}" if location is not None else ""
+        return self.colour_at(location) if location is not None else ""
 
     def colour_at(self, location: PythonLocation) -> str:
-        """Returns the theme's role for a line, "" if it computes no nodes."""
+        """Returns the theme's role for a line, the same in all panes; "" if the line computes no nodes."""
         return f"line-{self._colours[location]}" if location in self._colours else ""
 
 
@@ -99,8 +96,8 @@ class LineFacts(NamedTuple):
     """What a Python line computes.
 
     `mark` is `x` if all nodes of the line are compiled, `e` if one of them runs in eager, `:` if the line only calls
-    functions with nodes. `seconds` is the time of the nodes in a profile, `None` without one;
-    `share` is their share of the run. `is_fused` is true if their time is part of that of other nodes.
+    functions with nodes. `seconds` is the time of the nodes in a profile, `None` without one; `share` is its share of
+    the run. `is_fused` is true if all nodes are fused into other nodes, whose times include theirs.
     """
 
     mark: str = " "
@@ -117,7 +114,7 @@ class LineFacts(NamedTuple):
 
     @property
     def time_text(self) -> str:
-        """The time in milliseconds, for a column; `fused` if all of it is part of other lines."""
+        """The time in milliseconds, for a column; `fused` if other lines have the time, empty without a profile."""
         if self.seconds is None:
             return ""
         return "fused" if self.is_fused else in_milliseconds(self.seconds)
@@ -138,25 +135,30 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """Returns the facts about the line at `location`. `lowerings` are those of nodes by name, `times` their profile."""
+    """Returns the facts about the line at `location`.
+
+    `lowerings` are the lowerings of nodes by stable name. `times` is `None` without a profile.
+    """
     nodes = lines.nodes_of(location)
+    if not nodes:
+        return LineFacts()
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
-    mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
-    timed = [times.by_node[node] for node in nodes if node in times.by_node] if times is not None else []
-    if times is None or not timed:
+    mark = ("e" if n_eager else "x") if lines.at(location) else ":"
+    node_times = [times.by_node[node] for node in nodes if node in times.by_node] if times is not None else []
+    if times is None or not node_times:
         return LineFacts(mark, nodes, n_eager)
-    seconds = sum(time.seconds for time in timed if not time.into)
+    seconds = sum(time.seconds for time in node_times if not time.into)
     share = seconds / times.run_seconds if times.run_seconds > 0 else 0.0
-    return LineFacts(mark, nodes, n_eager, seconds, share, all(time.into for time in timed))
+    return LineFacts(mark, nodes, n_eager, seconds, share, is_fused=all(time.into for time in node_times))
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """Returns a line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
-    count = len(facts.nodes)
+    """Returns a line with nodes as one phrase: one node (`name`), how many nodes run in eager, and their time."""
+    n_nodes = len(facts.nodes)
     if facts.mark == ":":
-        subject = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
+        subject = f"calls functions with {formatting.count(n_nodes)} node{'s' if n_nodes != 1 else ''}"
     else:
-        subject = f"{name} (+{count - 1})" if count > 1 else name
+        subject = f"{name} (+{n_nodes - 1})" if n_nodes > 1 else name
     eager = f"{facts.n_eager} in eager" if facts.n_eager else "compiled"
     if facts.is_fused:
         time = "its time is part of other lines, into which it is fused"
@@ -173,7 +175,7 @@ def missing_nodes_text(
     `other_graphs` are the other graphs of the program, by name.
     """
     path, line = location
-    other_graph = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
+    other_graph = next((name for name, its_lines in other_graphs.items() if its_lines.nodes_of(location)), "")
     if other_graph:
         return f"its nodes are in the graph {other_graph}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
@@ -198,7 +200,7 @@ def missing_nodes_text(
         return f"no node of this graph comes from {scope.name}: not called in this capture, or {_NO_OPERATION}"
     if kind == LineKind.HEADER:
         return f"the header of {scope.name}; the nodes are at the lines below"
-    # Branches around the whole function do not matter.
+    # A branch around the whole function explains nothing: the function has nodes.
     branch = next((block for block in structure.blocks_at(line, "branch") if block.first > scope.first), None)
     if branch is not None and not lines.have_nodes(path, range(branch.first, branch.last + 1)):
         where = f"this `{branch.name}` (line {branch.head + 1})"

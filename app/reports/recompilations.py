@@ -1,11 +1,7 @@
-"""What TorchDynamo did in a run (compilations, graph breaks, guards), as rows, text and JSON.
-
-Does not import Textual.
-"""
+"""TorchDynamo's compilations, graph breaks and guards in a run, as rows, text and JSON. Does not import Textual."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,10 +23,11 @@ _MAX_FIXES = 2
 
 @dataclass(frozen=True)
 class DynamoRow:
-    """A row of the table. `title` is the reason of a break, or a guard; `change` is `before -> after` of its value.
+    """A row of the table.
 
-    `line` is the user's line (`file:line`), "" if unknown; `details` are all other facts. `seconds` is the duration
-    of a compilation, `n_failures` is how often a guard failed; -1 if unknown.
+    `title` is the reason of a graph break, the expression of a guard, or an error. `change` is the guard's value before
+    and after: `[2, 4] -> [3, 4]`. `line` is the user's line (`file:line`), "" if unknown. `details` are all other
+    facts. `seconds` is the duration of a compilation, `n_failures` is how often a guard failed; -1 if unknown.
     """
 
     kind: DynamoRowKind
@@ -44,7 +41,7 @@ class DynamoRow:
 
     @property
     def cost(self) -> str:
-        """The time of a compilation, or how often a guard failed."""
+        """The time of a compilation, or how often a guard failed; empty if unknown."""
         if self.kind == "guard":
             return f"{self.n_failures} failed" if self.n_failures >= 0 else ""
         return formatting.seconds(self.seconds) if self.seconds >= 0 else ""
@@ -52,46 +49,40 @@ class DynamoRow:
 
 def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
     """Returns breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
-    # Each row after the index of its compilation, and its place among the rows of that compilation.
+    # Tuples of the index of a compilation, the rank of a row among the rows of that compilation, and the row.
     events = [(graph_break.compile, 1, _break_row(report, graph_break)) for graph_break in report.breaks]
     for index, compiled in enumerate(report.compiles):
         if compiled.failures:
             events.append((index, 0, _recompilation_row(compiled)))
         if compiled.problem:
-            events.append(
-                (index, 2, DynamoRow("error", compiled.function, compiled.problem, line=_user_line(compiled)))
-            )
+            row = DynamoRow("error", compiled.function, compiled.problem, line=_user_line(compiled))
+            events.append((index, 2, row))
     for limit in report.limits:
         title = f"{limit.setting} ({limit.limit}) reached: calls that no compiled code fits run in eager"
         fix = f"remove the cause of the recompilations, or raise torch._dynamo.config.{limit.setting}"
-        events.append(
-            (limit.compile, 3, DynamoRow("limit", limit.function, title, line=limit.location, details=f"fix: {fix}"))
-        )
+        row = DynamoRow("limit", limit.function, title, line=limit.location, details=f"fix: {fix}")
+        events.append((limit.compile, 3, row))
     events.sort(key=lambda event: event[:2])
     return [*(row for _, _, row in events), *(_guard_row(report, guard) for guard in user_guards(report))]
 
 
 def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
-    """Returns the row of a graph break. Its line is that of the innermost frame of the user."""
-    # The fix is first: a small screen shows only the first lines.
+    """Returns the row of a graph break, at the line of the user's innermost frame."""
+    # The fix precedes the stack: a small screen shows only the first lines.
     parts = [
-        *(f"fix: {fix}" for fix in graph_break.fixes[:1]),
+        "Dynamo skips the function: all of it runs in eager" if graph_break.skipped else "",
+        f"fix: {graph_break.fixes[0]}" if graph_break.fixes else "",
         _stack_text(graph_break.frames[:-1]),
         graph_break.explanation,
     ]
-    if graph_break.skipped:
-        parts.insert(0, "Dynamo skips the function: all of it runs in eager")
-    line = graph_break.frames[-1].location if graph_break.frames else ""
-    text = graph_break.frames[-1].text if graph_break.frames else ""
-    title = f"{graph_break.reason}: {text}" if text else graph_break.reason
-    function = graph_break.frames[-1].function if graph_break.frames else ""
-    return DynamoRow(
-        "break", function or report.compiles[graph_break.compile].function, title, line=line, details=_join(parts)
-    )
+    frame = graph_break.frames[-1] if graph_break.frames else None
+    title = f"{graph_break.reason}: {frame.text}" if frame and frame.text else graph_break.reason
+    function = frame.function if frame and frame.function else report.compiles[graph_break.compile].function
+    return DynamoRow("break", function, title, line=frame.location if frame else "", details=_join(parts))
 
 
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
-    """Returns the row of a compilation that was needed because a guard failed."""
+    """Returns the row of a compilation that Dynamo started because a guard failed."""
     failure = compiled.failures[0]
     other_changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
     call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
@@ -103,13 +94,7 @@ def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
     ]
     line = failure.frame.location if failure.frame else _user_line(compiled)
     return DynamoRow(
-        "recompiled",
-        compiled.function,
-        failure.expression,
-        change_text(failure),
-        line,
-        _join(parts),
-        compiled.seconds,
+        "recompiled", compiled.function, failure.expression, change_text(failure), line, _join(parts), compiled.seconds
     )
 
 
@@ -131,9 +116,9 @@ def change_text(failure: GuardFailure) -> str:
 
 
 def _user_line(compiled: DynamoCompile) -> str:
-    """Returns the line where a compiled function is defined, or if it belongs to a library, the line that calls it."""
-    is_library = "/torch/_dynamo/" in compiled.file
-    return compiled.call.location if compiled.call and (is_library or not compiled.file) else compiled.location
+    """Returns the line that defines a compiled function; the line that calls the function if it is not the user's."""
+    is_of_user = compiled.file and "/torch/_dynamo/" not in compiled.file
+    return compiled.location if is_of_user or not compiled.call else compiled.call.location
 
 
 def _stack_text(frames: Sequence[UserFrame]) -> str:
@@ -149,16 +134,18 @@ def _join(parts: Sequence[str]) -> str:
 
 def user_guards(report: DynamoReport) -> list[DynamoGuard]:
     """Returns the guards on the user's values, each once per function: those that failed most often first."""
+    # By the function and the expression of the guard.
     guards = dict[tuple[str, str], DynamoGuard]()
     for guard in report.guards:
         if guard.library:
             continue
         key = (report.compiles[guard.compile].function, guard.expression)
         earlier = guards.get(key)
-        if earlier is not None and earlier.checked >= 0:
+        if earlier is None:
+            guards[key] = guard
+        elif earlier.checked >= 0:
             checked, failed = earlier.checked + guard.checked, earlier.failed + guard.failed
-            guard = msgspec.structs.replace(earlier, checked=checked, failed=failed)
-        guards[key] = guard if earlier is None or earlier.checked >= 0 else earlier
+            guards[key] = msgspec.structs.replace(earlier, checked=checked, failed=failed)
     return sorted(guards.values(), key=lambda guard: -guard.failed)
 
 
@@ -169,15 +156,16 @@ def dynamo_summary(report: DynamoReport) -> str:
     """Returns one line: how many functions were compiled how often, recompilations, graph breaks."""
     if not report.compiles and not report.breaks:
         return "no function was compiled: the script calls nothing that torch.compile returned"
-    functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
+    n_functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
     seconds = sum(compiled.seconds for compiled in report.compiles if compiled.seconds > 0)
-    times = f"{formatting.counted(functions, 'function')} compiled {formatting.counted(len(report.compiles), 'time')}"
-    parts = [f"{times} in {formatting.seconds(seconds)}" if seconds else times]
-    parts += [
+    n_times = formatting.counted(len(report.compiles), "time")
+    compilations = f"{formatting.counted(n_functions, 'function')} compiled {n_times}"
+    parts = [
+        f"{compilations} in {formatting.seconds(seconds)}" if seconds else compilations,
         formatting.counted(len(report.recompilations), "recompilation"),
         formatting.counted(len(report.breaks), "graph break"),
+        *(f"{limit.setting} reached by {limit.function}" for limit in report.limits[:3]),
     ]
-    parts += [f"{limit.setting} reached by {limit.function}" for limit in report.limits[:3]]
     return ", ".join(parts)
 
 
@@ -251,32 +239,37 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
 def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
     """Returns the line of text on a compilation, with the guard that had failed."""
     change = change_text(failure)
-    details = [f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else ""]
-    details += [f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""]
-    time = formatting.seconds(compiled.seconds) if compiled.seconds >= 0 else ""
-    details_text = ", ".join(part for part in (*details, time) if part)
+    details = (
+        f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else "",
+        f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else "",
+        formatting.seconds(compiled.seconds) if compiled.seconds >= 0 else "",
+    )
+    details_text = ", ".join(detail for detail in details if detail)
     text = f"{compiled.number}: failed guard {failure.expression}{f', {failure.source}: {change}' if change else ''}"
     return f"{text} ({details_text})" if details_text else text
 
 
 def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterator[str]:
     """Yields the lines of a table of guards, and the numbers of guards that are omitted."""
-    counts = any(guard.checked >= 0 for guard in guards)
-    heading = ["kind", "scope", "guard", "function", *(["checked", "failed"] if counts else []), "line"]
+    has_counts = any(guard.checked >= 0 for guard in guards)
+    heading = ["kind", "scope", "guard", "function", *(["checked", "failed"] if has_counts else []), "line"]
     rows = [
         [
             guard.kind, guard.scope, _clipped(guard.expression), report.compiles[guard.compile].function,
-            *([guard.checked, guard.failed] if counts else []),
+            *([guard.checked, guard.failed] if has_counts else []),
             formatting.short_location(guard.frame.location) if guard.frame else "",
         ]
         for guard in guards[:_MAX_GUARDS]
     ]  # fmt: skip
     yield from (f"  {line}" for line in table(heading, rows, frozenset(heading) - {"checked", "failed"}).splitlines())
-    hidden = Counter(guard.library for guard in report.guards)[True]
-    omitted = [f"{len(guards) - _MAX_GUARDS} more" if len(guards) > _MAX_GUARDS else ""]
-    omitted += [f"{formatting.counted(hidden, 'guard')} on values of torch and Python" if hidden else ""]
-    if text := " and ".join(part for part in omitted if part):
-        yield f"  {text}; --json lists all"
+    n_library = sum(guard.library for guard in report.guards)
+    omitted = []
+    if len(guards) > _MAX_GUARDS:
+        omitted.append(f"{len(guards) - _MAX_GUARDS} more")
+    if n_library:
+        omitted.append(f"{formatting.counted(n_library, 'guard')} on values of torch and Python")
+    if omitted:
+        yield f"  {' and '.join(omitted)}; --json lists all"
 
 
 def _clipped(text: str) -> str:

@@ -38,7 +38,7 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
 
     `files` are copies of the files that the script imports from its folder. `elsewhere` lists the imported files that
     are not in the reproducer, because they are outside of the script's folder or could not be read. `problem` is the
-    error of the run, if it has failed.
+    error of a run that failed, "" otherwise.
     """
 
     format: int
@@ -219,22 +219,23 @@ def _copy_script(folder: Path, source: str) -> str:
 
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copies the files that the script imports from its folder. Returns the names of the copies, and other files."""
+    """Copies the files that the script imports from its folder.
+
+    Returns the names of the copies, and the paths of the files that are not copied.
+    """
     script = Path(split_source(source).target).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
         if file == script:
             continue
-        name = f"script/{file.relative_to(script.parent).as_posix()}" if file.is_relative_to(script.parent) else ""
         try:
-            data = file.read_bytes() if name else b""
-        except OSError:
-            name = ""
-        if not name:
+            name = f"script/{file.relative_to(script.parent).as_posix()}"
+            content = file.read_bytes()
+        except (ValueError, OSError):  # outside of the script's folder, or not readable
             elsewhere.append(str(file))
             continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        (folder / name).write_bytes(content)
         copied.append(name)
     return tuple(copied), tuple(elsewhere)
 
@@ -271,13 +272,13 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def external_python(description: ReproducerDescription) -> str:
-    """Returns the source if a replay would run it as Python code that is not in the folder; otherwise an empty text."""
+    """Returns the source if it is Python code outside of the folder, which a replay would run; otherwise ""."""
     runs_python = not description.script and split_source(description.source).runs_python
     return description.source if runs_python else ""
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
-    """Returns the source to open: the copy of the script, with `:MODEL` if any, or the source itself without a copy."""
+    """Returns the source to open: the copy of the script with its `:MODEL`, if any; without a copy, the source."""
     if not description.script:
         return description.source
     return split_source(description.source).with_target(os.path.join(folder, description.script))

@@ -42,10 +42,10 @@ ResultAnswer = GoToNode | PerformAction | str
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a section. `share` is the length of its bar, 0 to 1, without a bar if negative.
+    """A line of a section. `share` is the length of its bar, 0 to 1; a negative share means no bar.
 
-    `change` compares the value with the last result of the same kind. Enter, or `key`, chooses `answer`, with which the
-    result screen closes; an entry whose `answer` is `None` cannot be chosen. `role` is the theme's role for the entry.
+    `change` compares the value with the last result of the same kind. Enter, or `key`, closes the result screen with
+    `answer`; an entry whose `answer` is `None` cannot be chosen. `role` is the theme's role for the entry.
     """
 
     name: str
@@ -110,7 +110,7 @@ def profile_result(report: ProfileReport, previous: ProfileReport | None, info: 
         Section(title, _time_entries(nodes, old_nodes, report.whole, group_of)) for title, group_of in _GROUPS.items()
     )
     next_steps = _action_entries("profile.modules", "profile.roofline", "profile.hot")
-    # The measurement comes last: on a small screen, the largest entries are more important.
+    # The texts come last: on a small screen, the largest entries are more important.
     texts = (("measurement", "\n".join(measurement)),) if measurement else ()
     return Result("Profile", tuple(conclusions), next_steps, sections, texts)
 
@@ -134,7 +134,7 @@ def _time_entries(
     `old_nodes` are those of the last profile, and `run_seconds` is the time of a run.
     """
     old_seconds = _seconds_by_group(old_nodes, group_of)
-    # Nodes are sorted, the slowest first, so the first node of a group is its slowest.
+    # The nodes are sorted, the slowest first. In reverse order, the slowest node of a group replaces the others.
     slowest = {group_of(node.row): node.row.stable for node in reversed(nodes)}
     ranked = sorted(_seconds_by_group(nodes, group_of).items(), key=lambda group: -group[1])
     return tuple(
@@ -218,20 +218,23 @@ def _error_entries(
 
 def _worst_multiples(report: NumericsReport) -> dict[str, float]:
     """Returns the larger error of each compared node (in the program, alone) as a multiple of the tolerance."""
-    return {
-        node.node: max(map(numerics.tolerance_multiple, deviations))
-        for node in report.nodes
-        if (deviations := [deviation for deviation in (node.error, node.own_error) if deviation is not None])
-    }
+    multiples = {}
+    for node in report.nodes:
+        deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
+        if deviations:
+            multiples[node.node] = max(map(numerics.tolerance_multiple, deviations))
+    return multiples
 
 
 def _multiple_text(multiple: float) -> str:
     """Formats a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
-    return "nan/inf" if math.isinf(multiple) else f"{multiple:.2g} x" if multiple else "0"
+    if math.isinf(multiple):
+        return "nan/inf"
+    return f"{multiple:.2g} x" if multiple else "0"
 
 
 def _previous_text(multiple: float, old_multiple: float | None) -> str:
-    """Returns `was 2 x` for the error in the last result; empty without one, or if it has the same text."""
+    """Returns `was 2 x` for the error in the last result; empty if it is unknown or has the same text."""
     if old_multiple is None or _multiple_text(old_multiple) == _multiple_text(multiple):
         return ""
     return f"was {_multiple_text(old_multiple)}"
@@ -244,7 +247,7 @@ USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """Returns the fastest recipes, and the best time of each choice. `is_better`: a faster recipe was found."""
+    """Returns the fastest recipes, and the best time of each choice. `is_better`: the search found a faster recipe."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
     next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
     next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
@@ -258,7 +261,7 @@ def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) 
 
 
 def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
-    """Returns the recipes by error, and the products by the time that their precisions save.
+    """Returns the recipes by error, and the matrix products by the time that their precisions save.
 
     `names` are the names of nodes to show, by stable name.
     """
@@ -273,18 +276,17 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
     next_steps = tuple(
         replace(entry, value=plot_summary) if entry.answer == PLOT else entry for entry in result.next_steps
     )
-    nodes = [node for node in ranked_nodes(tuned) if node.effect is not None]
-    largest_saving = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
+    nodes = [(node, node.effect) for node in ranked_nodes(tuned) if node.effect is not None]
+    largest_saving = max((effect.saved for _, effect in nodes), default=0.0)
     entries = tuple(
         Entry(
             f"{names.get(node.node, node.node)}: {node.precision}",
-            f"saves {saving_text(node.effect.saved)}",
-            max(0.0, node.effect.saved / largest_saving) if largest_saving > 0 else 0.0,
-            f"{node.effect.error:.1e}" if node.effect.error >= 0 else "",
+            f"saves {saving_text(effect.saved)}",
+            max(0.0, effect.saved / largest_saving) if largest_saving > 0 else 0.0,
+            f"{effect.error:.1e}" if effect.error >= 0 else "",
             GoToNode(node.node),
         )
-        for node in nodes[:MAX_ENTRIES]
-        if node.effect is not None
+        for node, effect in nodes[:MAX_ENTRIES]
     )
     sections = (
         Section(
@@ -318,7 +320,7 @@ def _ratio_entries(
 
 
 def _ratio_change(attempt: Attempted, initial: Attempted | None) -> str:
-    """Returns the change of the time compared with the first recipe; empty if that was not timed."""
+    """Returns the change of the time compared with the first recipe; empty if the first recipe was not timed."""
     if initial is None:
         return ""
     return "current" if attempt is initial else _change_text(attempt.ratio, initial.ratio)
@@ -333,11 +335,11 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
     for attempt in measured:
         for choice in attempt.choices:
             best.setdefault(choice, attempt)
-    # A choice with only one value cannot be compared.
-    varied: dict[str, list[str]] = {}
+    # Choices, as `option=value`, by option. An option with only one value cannot be compared.
+    by_option: dict[str, list[str]] = {}
     for choice in best:
-        varied.setdefault(choice.partition("=")[0], []).append(choice)
-    choices = [choice for values in varied.values() if len(values) > 1 for choice in values]
+        by_option.setdefault(choice.partition("=")[0], []).append(choice)
+    choices = [choice for group in by_option.values() if len(group) > 1 for choice in group]
     ranked = sorted(choices, key=lambda choice: best[choice].ratio)[:MAX_ENTRIES]
     slowest = max((best[choice].ratio for choice in ranked), default=0.0)
     return tuple(

@@ -179,18 +179,16 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
-    """Returns sentences about the first node that differs in another runtime, and about the search for it.
-
-    There are none if no search was made.
-    """
+    """Returns sentences about the first node that differs in another runtime and its search; [] without a search."""
     texts = [f"{SIDE_SUBJECTS[side.name]}: {side.note}"] if side.note else []
     divergence = side.divergence
     if divergence is None:
         return texts
-    calls = f"{divergence.runs} call{'s' * (divergence.runs != 1)}, {formatting.seconds(divergence.seconds)}"
+    calls = f"{formatting.counted(divergence.runs, 'call')}, {formatting.seconds(divergence.seconds)}"
     if not divergence.node:
         return [*texts, f"{SIDE_SUBJECTS[side.name]}: all {len(divergence.marked)} marked nodes match ({calls})"]
-    name, location = _node_locations(info).get(divergence.node, (divergence.node, ""))
+    names_and_locations = _names_and_locations(info)
+    name, location = names_and_locations.get(divergence.node, (divergence.node, ""))
     where = f"{name}, {formatting.short_location(location)}" if location else name
     if divergence.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
@@ -198,33 +196,30 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
     output = divergence.output
     error = f": max abs {output.max_abs:.2e}" if output is not None else ": a result of the program"
     first = f" first at {output.where}" if output is not None and output.where else ""
-    matching = [_node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
+    matching = [names_and_locations.get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
     return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
 
 
-def _node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
+def _names_and_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
     """Returns the display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
 
 def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
-    """Returns a table of all nodes whose values were compared; empty unless all were marked."""
+    """Returns the table of all nodes, after its title; empty unless the run compared the values of all nodes."""
     marked = side.divergence.marked if side.divergence is not None else ()
     return [f"nodes in {SIDE_SUBJECTS[side.name]}:", marked_table(marked, info)] if marked else []
 
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
-    """Returns a table of nodes with their Python lines and their errors."""
-    locations = _node_locations(info)
-    rows = [
-        [
-            locations.get(output.name, (output.name,))[0],
-            *_output_row(output)[1:5],
-            formatting.short_location(locations.get(output.name, ("", ""))[1]),
-        ]
-        for output in marked
-    ]
+    """Returns a table of nodes with their errors and their Python lines."""
+    names_and_locations = _names_and_locations(info)
+    rows = []
+    for output in marked:
+        name, location = names_and_locations.get(output.name, (output.name, ""))
+        _, shape, dtype, verdict, max_abs, *_ = _output_row(output)
+        rows.append([name, shape, dtype, verdict, max_abs, formatting.short_location(location)])
     left = frozenset({"node", "shape", "dtype", "verdict", "line"})
     return table(["node", "shape", "dtype", "verdict", "max abs", "line"], rows, left)
 
@@ -256,7 +251,7 @@ def _preparation_text(side: SideReport) -> str:
 
 
 def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
-    """Returns the peak memory, and if it has many weights, the memory of the parts of the program."""
+    """Returns the peak memory; for a program with many weights, also the memory of its parts."""
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
@@ -277,24 +272,30 @@ def memory_parts_text(memory: MemoryUse) -> str:
 
 
 def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """Returns a table with the lowering of each node, and the reason if it is not by the first registry."""
+    """Returns a table with the lowering of each node, and the reason if it is not by the first registry.
+
+    The table of a training graph has columns for training, and rows for the inputs that have a role.
+    """
     targets = {row.stable: row.target for row in info.rows}
-    rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
+    cells = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "lowering", "function", "reason"]
     memory, summary = training_memory(info), ""
     if memory is not None:
-        roles = {row.stable: row for row in info.rows}
-        rows = [[*row[:3], *_training_cells(roles.get(row[0])), *row[3:]] for row in rows]
+        node_rows = {row.stable: row for row in info.rows}
+        cells = [
+            [node, target, lowering, *_training_cells(node_rows.get(node)), function, reason]
+            for node, target, lowering, function, reason in cells
+        ]
         inputs = [row for row in info.rows if row.training and row.opcode == "placeholder"]
-        rows = [[row.stable, row.target, "", *_training_cells(row), "", ""] for row in inputs] + rows
+        cells = [[row.stable, row.target, "", *_training_cells(row), "", ""] for row in inputs] + cells
         heading[3:3] = ["training", "memory"]
         summary = f"# {training_summary(memory)}\n"
-    lines = table(heading, rows, frozenset(heading)).splitlines()
+    lines = table(heading, cells, frozenset(heading)).splitlines()
     return summary + "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _training_cells(row: NodeRow | None) -> list[str]:
-    """Returns the role of a node in training and its bytes; a view takes none."""
+    """Returns the role of a node in training and its bytes; a view takes no memory."""
     if row is None or not row.training:
         return ["", ""]
     return [row.training, "" if row.training == "viewed" else bytes_text(row)]
@@ -311,10 +312,7 @@ def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment
 
 
 def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """Returns a line with the reason for each of the first nodes, and a line with the number of the others.
-
-    `reasons` maps nodes to reasons.
-    """
+    """Returns a line for each of the first nodes of `reasons`, by node, and a line with the number of the others."""
     lines = [f"{title}: {node}: {reason}" for node, reason in islice(reasons.items(), _MAX_NODES)]
     more = len(reasons) - _MAX_NODES
     return lines + ([f"{title}: and {more} more (--json lists them)"] if more > 0 else [])
@@ -389,12 +387,12 @@ def _finite_or_none(value: float) -> float | None:
 def _output_row(output: OutputReport) -> list[object]:
     """Returns the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
-    verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":
         text = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         non_finite = ((output.nans, "NaN"), (output.infs, "Inf"))
         text += "".join(f", {count} {name}" for count, name in non_finite if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", text]
+    verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     facts = [output.where, formatting.nan_counts_text(output)]
     text = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", text]

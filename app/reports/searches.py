@@ -1,6 +1,6 @@
 """The results of searches as text, tables, JSON, plots and files: of bisections, and of tuning.
 
-Also parses what the user types to start one: the criterion of a bisection, and the variations of a recipe.
+Also parses what the user types to start a search: the criterion of a bisection, and the variations of a recipe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from buddy.compiler.protocol.searches import NodePrecision, PrecisionEffect
 # ---- bisection -------------------------------------------------------------------------------------------------------
 
 
-# At most this many nodes of a set are listed.
+# The maximum number of nodes that are listed of a set.
 _MAX_NODES = 6
 # The kinds of `Criterion`, each with the title and the summary of its entry in a picker.
 CRITERIA = (
@@ -39,11 +39,13 @@ CORRECT_RECIPE_FILE = "right.toml"
 
 
 def parse_criterion(kind: str, text: str) -> Criterion:
-    """Parses the two numbers of a criterion of this kind: the multiple of the tolerance, or for "slower" the minimum
-    speedup, and the seconds that each step of a trial may take.
+    """Parses the two numbers of a criterion of this kind, such as `1, 30 s`.
 
-    Raises `ValueError` with the expected format if they are missing, not finite or not positive.
+    The first is the multiple of the tolerance, or for "slower" the minimum speedup. The second is how many seconds each
+    step of a trial may take. Raises `ValueError` with the expected format if a number is missing, not finite or not
+    positive.
     """
+    # Removes the unit, too.
     words = text.replace(",", " ").replace("s", " ").split()
     try:
         limit, seconds = (float(word) for word in words)
@@ -125,7 +127,7 @@ class VariationError(BuddyError, ValueError):
 def read_variation(text: str) -> Variation:
     """Parses a variation of the form `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
 
-    A parameter that is an old name of a field of the recipe gets the new name, with a warning.
+    The old name of a field of the recipe is replaced by the new name, with a warning.
     """
     parameter, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not parameter or not values:
@@ -153,8 +155,9 @@ def attempt_line(attempt: Attempted) -> str:
 
 
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
-    """Returns the result of tuning as lines of text. Lists the choices that are not in `initial`, the first recipe."""
+    """Returns the result of tuning as lines of text, with the choices that are not in `initial`, the first recipe's."""
     changed = [choice for choice in tuned.choices if choice not in initial]
+    # A search for precisions has nodes, and tries all its recipes.
     total = "" if tuned.nodes else f" of {tuned.size:,}"
     recipes = "recipe" if tuned.nodes and tuned.tried == 1 else "recipes"
     lines = [f"tried {tuned.tried}{total} {recipes} in {tuned.seconds:.0f} s"]
@@ -174,7 +177,7 @@ def saving_text(seconds: float) -> str:
 
 
 def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
-    """Returns the products of a search for precisions, those that save the most time first, those in f32 last."""
+    """Returns the products of a search for precisions by the time that they save, the most first; f32 saves none."""
     return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
 
 
@@ -217,6 +220,7 @@ def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
         "measured", [max(attempt.error, 0.0) for attempt in timed], [attempt.ratio for attempt in timed], "points",
         [", ".join(attempt.choices) for attempt in timed],
     )  # fmt: skip
+    # Only a recipe with all products in f32 has no error.
     f32_attempt = next((attempt for attempt in timed if attempt.error <= 0 and attempt.median), None)
     series = [measured]
     if f32_attempt is not None and tuned.front:
@@ -256,6 +260,6 @@ def tuning_plot(attempts: Sequence[Attempted]) -> Plot:
         Series("tried", elapsed, ratios, "points", names),
         Series("best so far", elapsed, list(accumulate(ratios, min)), "line", names),
     )
-    failed = len(attempts) - len(measured)
-    note = f"{failed} more had a mismatch, failed or timed out" if failed else ""
+    n_failed = len(attempts) - len(measured)
+    note = f"{n_failed} more had a mismatch, failed or timed out" if n_failed else ""
     return Plot("compiled over eager", series, PlotAxis("s"), PlotAxis("ratio", log=True), note)

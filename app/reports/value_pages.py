@@ -15,12 +15,12 @@ from buddy.compiler.protocol import Element, RunTensor, ValueKind, Values
 BLOCK_ROWS, BLOCK_COLUMNS = 64, 32
 # The sides of an output that can be viewed.
 OUTPUT_SIDES: tuple[ValueKind, ...] = ("output", "eager", "difference")
-# The width of a column, in cells.
+# The width of a column in characters; one of them separates columns.
 CELL_WIDTH = 11
 
 
 class ViewedTensor(NamedTuple):
-    """A tensor to view, and its sides: output, eager's output and their difference, or input."""
+    """A tensor to view, and its sides: `OUTPUT_SIDES` or some of them, or "input"."""
 
     tensor: RunTensor
     sides: tuple[ValueKind, ...]
@@ -32,13 +32,14 @@ class ViewedTensor(NamedTuple):
 
 def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
     """Returns the outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
-    compiled = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
+    outputs_by_name = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
     outputs = []
     for tensor in tensors:
         if tensor.kind == "eager":
-            output = compiled.get(tensor.name)
-            same_shape = output is not None and output.shape == tensor.shape
-            sides = OUTPUT_SIDES if same_shape else OUTPUT_SIDES[:2] if output else ("eager",)
+            output = outputs_by_name.get(tensor.name)
+            sides: tuple[ValueKind, ...] = ("eager",)
+            if output is not None:
+                sides = OUTPUT_SIDES if output.shape == tensor.shape else ("output", "eager")
             outputs.append(ViewedTensor(tensor, sides))
     return [*outputs, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.kind == "input")]
 
@@ -57,7 +58,7 @@ class ValuePages:
         self._blocks[values.row // BLOCK_ROWS, values.column // BLOCK_COLUMNS] = values
 
     def missing_blocks(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """Returns the first row and column of each block that is not cached and that a window of the table needs."""
+        """Returns the first row and column of each uncached block of the window of `rows` x `columns` values."""
         block_rows = range(row // BLOCK_ROWS, (row + max(rows, 1) - 1) // BLOCK_ROWS + 1)
         block_columns = range(column // BLOCK_COLUMNS, (column + max(columns, 1) - 1) // BLOCK_COLUMNS + 1)
         blocks = ((block_row, block_column) for block_row in block_rows for block_column in block_columns)
@@ -74,12 +75,15 @@ class ValuePages:
 
     def row_name(self, row: int) -> str:
         """Returns the index of a row as text; empty if no value of the row is cached."""
-        block = next((block for (i, _), block in self._blocks.items() if i == row // BLOCK_ROWS), None)
+        block = next((block for (block_row, _), block in self._blocks.items() if block_row == row // BLOCK_ROWS), None)
         return block.row_names[row % BLOCK_ROWS] if block is not None else ""
 
     def column_name(self, column: int) -> str:
         """Returns the index of a column as text; empty if no value of the column is cached."""
-        block = next((block for (_, j), block in self._blocks.items() if j == column // BLOCK_COLUMNS), None)
+        block = next(
+            (block for (_, block_column), block in self._blocks.items() if block_column == column // BLOCK_COLUMNS),
+            None,
+        )
         return str(block.column_names[column % BLOCK_COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:
@@ -91,7 +95,7 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
     """Returns a value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."
-    if isinstance(value, bool) or not isinstance(value, float):
+    if not isinstance(value, float):
         text = str(value)
         return text if len(text) <= width else text[: width - 1] + "~"
     if value == 0 or not math.isfinite(value):
@@ -101,10 +105,13 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
 
 
 def value_role(value: Element | None, side: ValueKind, max_error: float) -> str:
-    """Returns the theme's role for a value: `bad` if it is not finite, or a difference of `max_error` / 2 or more."""
+    """Returns the theme's role for a value: `bad` if it is not finite, or a difference of `max_error` / 2 or more.
+
+    Other differences are `warn`, or `faint` if 0.
+    """
     if side == "difference" and isinstance(value, int | float):
-        size = abs(value)
-        if size == 0:
+        if value == 0:
             return "faint"
-        return "bad" if not math.isfinite(size) or size >= max_error / 2 > 0 else "warn"
+        is_large = max_error > 0 and abs(value) >= max_error / 2
+        return "bad" if is_large or not math.isfinite(value) else "warn"
     return "bad" if isinstance(value, float) and not math.isfinite(value) else "text"

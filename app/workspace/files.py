@@ -44,10 +44,10 @@ def write_script(path: Path, script: Script) -> tuple[Path, Path]:
 
     Raises `OSError`.
     """
-    values = path.with_suffix(".npz")
-    write_bytes_atomically(values, script.values)
-    write_text_atomically(path, script.text.replace(f"{script.name}.npz", values.name))
-    return path, values
+    values_path = path.with_suffix(".npz")
+    write_bytes_atomically(values_path, script.values)
+    write_text_atomically(path, script.text.replace(f"{script.name}.npz", values_path.name))
+    return path, values_path
 
 
 def read_stamp(path: str | Path) -> FileStamp | None:
@@ -127,7 +127,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Holds the exclusive lock `path` for one write. If it is not free after `_MAX_WAIT_SECONDS`, continues without it.
+    """Holds the exclusive lock `path` for one write. After `_MAX_WAIT_SECONDS`, continues without the lock.
 
     Raises `OSError` if the lock file cannot be created.
     """

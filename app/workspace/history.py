@@ -9,10 +9,10 @@ import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
 
-# Edits that may be merged become one if they are less than this apart.
+# Edits with the same merge key become one if they are less than this apart.
 MERGE_SECONDS = 1.0
 MAX_UNDO_EDITS = 500
-# Limits of a saved history: edits in each direction, and the size of all, because edited IR is long.
+# Limits of a saved history: the edits in each direction, and the bytes of the whole, because edited IR is long.
 MAX_SAVED_EDITS = 50
 MAX_SAVED_BYTES = 8 << 20
 
@@ -44,20 +44,22 @@ class SavedHistory(msgspec.Struct, frozen=True):
 
     def map_recipes(self, change: Callable[[Recipe], Recipe]) -> SavedHistory:
         """Returns the history with `change` applied to each recipe, also in `others`."""
-        past, (now,), future = (
-            [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
-            for edits in (self.past, [self.now], self.future)
-        )
+
+        def changed(edit: Edit) -> Edit:
+            return msgspec.structs.replace(edit, recipe=change(edit.recipe))
+
         others = {
-            session: msgspec.structs.replace(edits, others={}).map_recipes(change)
-            for session, edits in self.others.items()
+            session: msgspec.structs.replace(history, others={}).map_recipes(change)
+            for session, history in self.others.items()
         }
-        return SavedHistory(past, now, future, self.session, others)
+        past, future = [changed(edit) for edit in self.past], [changed(edit) for edit in self.future]
+        return SavedHistory(past, changed(self.now), future, self.session, others)
 
     def with_current(self, recipe: Recipe) -> SavedHistory:
         """Returns the history with `recipe` as the current one.
 
-        `recipe` is added as an edit if it differs, because a workbench crashed between the writes of the two files.
+        If `recipe` differs from the current one, it becomes another edit: a workbench has crashed after it wrote the
+        recipe file and before it wrote the history.
         """
         if self.now.recipe == recipe:
             return self
@@ -65,7 +67,7 @@ class SavedHistory(msgspec.Struct, frozen=True):
 
 
 class History:
-    """A recipe with its history, which starts with the saved recipe, if there is one, or with `preset`.
+    """A recipe with its history, which starts with the saved recipe, or without one, with `preset`.
 
     `is_restored` is true until the first edit if the saved recipe differs from the preset.
     """
@@ -91,9 +93,9 @@ class History:
 
     @property
     def all_edits(self) -> list[tuple[int, Edit]]:
-        """Every edit, the latest first, with its distance from the current one: positive for undone edits."""
-        done = list(enumerate([*self._past, self._now], -len(self._past)))
-        return [*reversed(list(enumerate(reversed(self._future), 1))), *reversed(done)]
+        """Every edit, the latest first, after its distance from the current one: positive for undone edits."""
+        in_order = [*self._past, self._now, *reversed(self._future)]
+        return list(reversed(list(enumerate(in_order, -len(self._past)))))
 
     def undo_or_redo(self, steps: int) -> None:
         """Redoes that many edits, or, for a negative number, undoes them."""
@@ -109,7 +111,7 @@ class History:
         return bool(self._future)
 
     def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> bool:
-        """Makes `recipe` the current one. Returns false if it is already.
+        """Makes `recipe` the current one. Returns false if it is already the current one.
 
         Edits with the same non-empty `merge_key` in quick succession are undone together.
         """

@@ -20,7 +20,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Level, OptionValue, PassStep, digest, is_plain_number, option_text
 
 MODULE, GRAPH = "builtin.module", "graph"
-# In characters; a longer value is printed as a hash.
+# A value with more characters is printed as a hash.
 _MAX_VALUE_LENGTH = 200
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _SPACE_OR_COMMENTS = re.compile(r"(?:\s|//[^\n]*(?:\n|$))*")
@@ -29,7 +29,7 @@ _PASS_IN_COMMENT = re.compile(r"([A-Za-z_][\w.\-]*)(?:\{(.*)\})?,?\s*")
 _OPTION_NAME = re.compile(r"[\w.\-]+")
 _UNQUOTED_VALUE = re.compile(r"[^\s{}\"']*")
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-# The numbers that MLIR accepts, printed again as they are read except for the digits of a fraction.
+# The numbers that MLIR accepts. Python prints them as they are read, except for the digits of a fraction.
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -162,10 +162,10 @@ def _nested_text(anchor: str, entries: Sequence[tuple[PassStep | None, str]], de
     """
     indent, lines = "  " * depth, []
     enabled = [step is None or step.enabled for step, _ in entries]
-    last_enabled = max((k for k, is_enabled in enumerate(enabled) if is_enabled), default=-1)
-    for k, (_, text) in enumerate(entries):
-        comma = "," if k < last_enabled else ""
-        lines.append(f"{indent}  {text.lstrip()}{comma}" if enabled[k] else f"{indent}  // {text}")
+    last_enabled = max((index for index, is_enabled in enumerate(enabled) if is_enabled), default=-1)
+    for index, (_, text) in enumerate(entries):
+        comma = "," if index < last_enabled else ""
+        lines.append(f"{indent}  {text.lstrip()}{comma}" if enabled[index] else f"{indent}  // {text}")
     return "\n".join([f"{indent}{anchor}(", *lines, f"{indent})"])
 
 
@@ -221,7 +221,8 @@ class _Parser:
                 options = _Parser(f"{name}{{{options_text}}}").parse_pipeline()[0].options
             except PipelineError as error:
                 raise PipelineError(f"in the disabled pass: {error.message}", offset + error.offset) from error
-        self._items.append(PipelineItem(name, "" if anchor == GRAPH else anchor or MODULE, options, False, offset))
+        pass_anchor = "" if anchor == GRAPH else anchor or MODULE
+        self._items.append(PipelineItem(name, pass_anchor, options, enabled=False, offset=offset))
 
     def _parse_entry(self, anchor: str, is_top_level: bool = False) -> None:
         """Parses a pass, or a nested pipeline, inside of `anchor`."""
@@ -310,11 +311,11 @@ class _Parser:
 
 def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo]) -> None:
     """Raises `PipelineError` for the first unknown or misplaced pass, or unknown option."""
-    known = {info.name: info for info in catalogue}
+    by_name = {info.name: info for info in catalogue}
     for item in items:
-        info = known.get(item.name)
+        info = by_name.get(item.name)
         if info is None:
-            raise PipelineError(f"unknown pass {item.name!r}{_suggestion(item.name, list(known))}", item.offset)
+            raise PipelineError(f"unknown pass {item.name!r}{_suggestion(item.name, list(by_name))}", item.offset)
         if (info.level == "graph") != (item.level == "graph"):
             side = "inside" if info.level == "graph" else "outside"
             raise PipelineError(f"{item.name} must be {side} {GRAPH}(...)", item.offset)
@@ -324,28 +325,30 @@ def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo])
 
 
 def _check_options(item: PipelineItem, info: PassInfo) -> None:
-    known = [option.name for option in info.options]
+    """Raises `PipelineError` for the first unknown option of a pass."""
+    option_names = [option.name for option in info.options]
     offsets = item.option_offsets or [item.offset] * len(item.options)
     for (name, _), offset in zip(item.options, offsets, strict=True):
-        if name not in known:
-            options = f": its options are {', '.join(known)}" if known else ": it has no options"
-            raise PipelineError(f"{item.name}: unknown option {name!r}{_suggestion(name, known) or options}", offset)
+        if name not in option_names:
+            options = f": its options are {', '.join(option_names)}" if option_names else ": it has no options"
+            hint = _suggestion(name, option_names) or options
+            raise PipelineError(f"{item.name}: unknown option {name!r}{hint}", offset)
 
 
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=2, cutoff=0.6)
+def _suggestion(name: str, valid_names: Sequence[str]) -> str:
+    close = get_close_matches(name, valid_names, n=2, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def to_steps(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tuple[PassStep, ...]:
     """Converts the items to steps, graph passes first.
 
-    A step that is also in `old_steps` keeps its phase, a new one gets that of the step before it on the same level.
-    Hashes in the text become the values of `old_steps` that they stand for.
+    A step that is also in `old_steps` keeps its phase, a new step gets the phase of the previous step on its level. A
+    hash in the text becomes the value in `old_steps` that it stands for.
     """
     ordered = [item for item in items if item.level == "graph"] + [item for item in items if item.level != "graph"]
-    values = [value for step in old_steps for _, value in step.options]
-    value_of_hash = {text: value for value in values if (text := _short_value(value)).startswith("@")}
+    old_values = [value for step in old_steps for _, value in step.options]
+    value_of_hash = {text: value for value in old_values if (text := _short_value(value)).startswith("@")}
     steps: list[PassStep] = []
     for item, old_step in zip(ordered, _match_items(ordered, old_steps), strict=True):
         # An unchanged value keeps its type: text that looks like a number is text again.
@@ -366,13 +369,12 @@ def _match_items(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -
     step_keys = [(step.name, "" if step.level == "graph" else step.anchor) for step in old_steps]
     matches: list[PassStep | None] = [None] * len(items)
     for block in SequenceMatcher(None, step_keys, item_keys, autojunk=False).get_matching_blocks():
-        for k in range(block.size):
-            matches[block.b + k] = old_steps[block.a + k]
+        matches[block.b : block.b + block.size] = old_steps[block.a : block.a + block.size]
     return matches
 
 
 def _phase_of_new_step(item: PipelineItem, steps: Sequence[PassStep], old_steps: Sequence[PassStep]) -> str:
-    """Returns the phase of the last of `steps` of the item's level; without one, that of the first of `old_steps`."""
+    """Returns the phase of the last of `steps` on the item's level; without one, of the first of `old_steps` on it."""
     phases, old_phases = (
         [step.phase for step in candidates if step.phase and (step.level == "graph") == (item.level == "graph")]
         for candidates in (steps, old_steps)
@@ -401,7 +403,9 @@ def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[
     if bracket == "{":
         info = next((info for info in catalogue if info.name == enclosing), None)
         options = info.options if info else ()
-        candidates = [Completion(f"{o.name}=", f"{o.default}  {o.summary}".strip()) for o in options]
+        candidates = [
+            Completion(f"{option.name}=", f"{option.default}  {option.summary}".strip()) for option in options
+        ]
     else:
         in_graph = enclosing == GRAPH
         passes = [info for info in catalogue if (info.level == "graph") == in_graph]

@@ -1,6 +1,6 @@
 """Recipes and their options: changes a recipe to a preset or a frontend, and applies the options of a command line.
 
-The other way round, `headless_command` expresses a recipe as options of a command that prints what the screen shows.
+In the other direction, `headless_command` expresses a recipe as options of a command that prints what the screen shows.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def with_steps_of(recipe: Recipe, preset: Recipe) -> Recipe:
 def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
     """Returns the recipe with the steps of the preset `name`.
 
-    By default, it is the preset that the recipe names, or if that is "default", the preset for its frontend. Raises
-    `ValueError` if the preset is unknown.
+    By default, `name` is the recipe's preset, or if that is "default", the preset for the recipe's frontend and
+    dialect. Raises `ValueError` if the preset is unknown.
     """
     named = recipe.preset if recipe.preset != "default" else ""
     name = name or named or preset_of(recipe.frontend, recipe.dialect)
@@ -93,8 +93,8 @@ def apply_overrides(recipe: Recipe, presets: Sequence[Preset], overrides: Mappin
 class ScreenState(NamedTuple):
     """What the screen shows: the pane, the stage as for `--stage`, and the stage that it is compared with.
 
-    `n_graphs` is the number of graphs of the program. For an export, the pane is "export", and `export_words` are the
-    arguments of the verb `export`.
+    `structural` says whether the comparison is structural. `n_graphs` is the number of graphs of the program. For an
+    export, the pane is "export", and `export_words` are the arguments of the verb `export`.
     """
 
     pane: str
@@ -108,20 +108,31 @@ class ScreenState(NamedTuple):
 def headless_command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
     """Returns the command line that prints what `screen` describes under `recipe`.
 
-    It refers to `recipe_file` if options cannot express how the recipe differs from `preset`, or if `preset` is `None`.
+    The command refers to `recipe_file` if options cannot express how the recipe differs from `preset`, or if `preset`
+    is `None`.
     """
+    verb, *verb_options = _verb_words(screen)
+    words = ["buddy-tui", verb, recipe.source, *verb_options, *_recipe_options(recipe, preset, recipe_file)]
+    if screen.n_graphs > 1:
+        words += ["--graph", str(recipe.graph)]
+    if recipe.arguments:
+        words += ["--", *recipe.arguments]
+    return shlex.join(words)
+
+
+def _verb_words(screen: ScreenState) -> list[str]:
+    """Returns the verb that prints what `screen` describes, then the verb's options."""
+    if screen.pane == "export":
+        return ["export", *screen.export_words]
+    if screen.pane == "ir" and screen.stage:
+        if not screen.compared_stage:
+            return ["dump", "--stage", screen.stage]
+        stages = ["--stage", screen.compared_stage, "--stage", screen.stage]
+        return ["diff", *stages, *(["--structural"] if screen.structural else [])]
     nodes = ["dump", "--nodes"]
     # No verb prints the pane of a plug-in, so print the graph that the plug-in's pane is about.
     verbs = {"graph": nodes, "source": nodes, "plugin": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
-    verb = {**verbs, "export": ["export", *screen.export_words]}[screen.pane]
-    if screen.pane == "ir" and screen.stage:
-        verb = ["dump", "--stage", screen.stage]
-        if screen.compared_stage:
-            stages = ["--stage", screen.compared_stage, "--stage", screen.stage]
-            verb = ["diff", *stages, *["--structural"] * screen.structural]
-    graph = ["--graph", str(recipe.graph)] * (screen.n_graphs > 1)
-    words = ["buddy-tui", verb[0], recipe.source, *verb[1:], *_recipe_options(recipe, preset, recipe_file), *graph]
-    return shlex.join([*words, *(["--", *recipe.arguments] if recipe.arguments else [])])
+    return verbs[screen.pane]
 
 
 def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) -> list[str]:
@@ -133,7 +144,8 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) ->
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
-    words += ["--llvm-passes"] * recipe.llvm_stages
+    if recipe.llvm_stages:
+        words.append("--llvm-passes")
     words += [word for name in recipe.llvm_disabled for word in ("--disable-llvm-pass", name)]
     switches = _pass_switches(recipe.steps, preset.steps)
     eager_nodes = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
@@ -146,7 +158,8 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) ->
 def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
     """Returns the options for preset, frontend and dialect. For torch-mlir, the last two determine the preset."""
     if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.dialect):
-        return ["--frontend", recipe.frontend, *["--dialect", recipe.dialect] * (recipe.dialect != "linalg")]
+        dialect = ["--dialect", recipe.dialect] if recipe.dialect != "linalg" else []
+        return ["--frontend", recipe.frontend, *dialect]
     words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
     changed = [name for name in ("frontend", "dialect") if getattr(recipe, name) != getattr(preset, name)]
     return words + [word for name in changed for word in (f"--{name}", getattr(recipe, name))]

@@ -40,6 +40,7 @@ from buddy.compiler.protocol.recipe import Recipe, digest, from_toml, to_toml
 _MAX_OTHER_WORKBENCHES = 8
 
 T = TypeVar("T")
+# The stamps of the recipe file and of the edits file.
 Stamps = tuple[FileStamp | None, ...]
 # Differs from all stamps of the two files, also from those of files that do not exist.
 _NOT_READ_YET: Stamps = (None,)
@@ -114,8 +115,10 @@ class RecipeFile:
         For each workbench: its current recipe, then the edits before it, then those that it has undone.
         """
         self._read_changes()
-        histories = reversed(self._others.values())
-        return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
+        edits = []
+        for history in reversed(self._others.values()):
+            edits += [history.now, *reversed(history.past), *history.future]
+        return edits
 
     def _read_changes(self) -> None:
         """Reads what other workbenches have saved since this one last read or wrote the files."""
@@ -142,13 +145,14 @@ class RecipeFile:
         """
         others = dict([*self._others.items()][-_MAX_OTHER_WORKBENCHES:])
         edits = msgspec.structs.replace(edits, session=self._session, others=others)
-        data = msgspec.msgpack.encode(edits)
+        encoded = msgspec.msgpack.encode(edits)
         for session in [*others]:
-            if len(data) <= 2 * MAX_SAVED_BYTES:
+            if len(encoded) <= 2 * MAX_SAVED_BYTES:
                 break
+            # Also changes `edits`, which has the same dictionary.
             others[session] = SavedHistory([], others[session].now, [], session)
-            data = msgspec.msgpack.encode(edits)
-        return data
+            encoded = msgspec.msgpack.encode(edits)
+        return encoded
 
     def _stamps(self) -> Stamps:
         """Returns the stamps of both files, which change when another workbench replaces them."""
@@ -220,10 +224,11 @@ class EditorDraft:
 
         The lock is `None` if the lock file cannot be created.
         """
-        numbered = (folder / f"{stem}{f'~{number}' * (number > 1)}{_DRAFT_SUFFIX}" for number in itertools.count(1))
         drafts = sorted(folder.glob(f"{stem}*{_DRAFT_SUFFIX}"))
         existing = [path for path in drafts if _draft_name(path).partition("~")[0] == stem]
-        for path in itertools.chain(existing, numbered):
+        first = folder / f"{stem}{_DRAFT_SUFFIX}"
+        numbered = (folder / f"{stem}~{number}{_DRAFT_SUFFIX}" for number in itertools.count(2))
+        for path in itertools.chain(existing, [first], numbered):
             lock = FileLock(_lock_path(path))
             try:
                 if lock.take():

@@ -137,14 +137,17 @@ def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
     if preset is not None and recipe.steps != preset.steps:
         passes, preset_passes = _enabled_passes(recipe), _enabled_passes(preset)
         n_added, n_removed = len(passes - preset_passes), len(preset_passes - passes)
-        parts += [f"+{n_added}"] * (n_added > 0) + [f"-{n_removed}"] * (n_removed > 0)
-        parts += ["moved"] * (not n_added and not n_removed)
+        parts += [f"+{n_added}" if n_added else "", f"-{n_removed}" if n_removed else ""]
+        parts += ["" if n_added or n_removed else "moved"]
     n_eager = sum(choice.lowering == EAGER for choice in recipe.choices)
-    parts += [f"{n_eager} in eager"] * (n_eager > 0)
-    parts += [recipe.precision] * (recipe.precision != F32)
-    parts += [f"{len(recipe.precisions)} precisions"] * bool(recipe.precisions)
-    parts += [recipe.dialect] * (recipe.dialect != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
-    return " ".join(parts)
+    parts += [
+        f"{n_eager} in eager" if n_eager else "",
+        recipe.precision if recipe.precision != F32 else "",
+        f"{len(recipe.precisions)} precisions" if recipe.precisions else "",
+        recipe.dialect if recipe.dialect != "linalg" else "",
+        f"{recipe.threads} threads" if recipe.threads > 1 else "",
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _enabled_passes(recipe: Recipe) -> set[tuple[int, str]]:
@@ -180,7 +183,8 @@ class SavedCursor(msgspec.Struct, frozen=True):
 class SavedSession(msgspec.Struct, frozen=True):
     """The saved session. `stage` is the key of the shown stage, `cursor` the line in it, `diff_mode` the kind of diff.
 
-    `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
+    `inputs` has the path of an input file, not its content. `bookmarks` is `Bookmarks.to_data`. `source` is true if the
+    source pane was shown.
     """
 
     pane: str = "graph"
@@ -244,6 +248,7 @@ class SessionFile:
 
     def set_session(self, saved: SavedSession) -> None:
         """Sets the session for the next write."""
+        # An equal session keeps the identity of the current one, which `is_written` compares.
         if saved != self._current:
             self._current = saved
 
@@ -286,7 +291,7 @@ def merge_sessions(base: SavedSession, theirs: SavedSession, mine: SavedSession)
 
 
 def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
-    """Merges two versions of a list whose common ancestor is `base`, like a three-way merge; additions are last."""
+    """Merges two versions of a list whose common ancestor is `base`. The items that `mine` has added are last."""
     added = [item for item in mine if item not in base and item not in theirs]
     return [item for item in theirs if item in mine or item not in base] + added
 

@@ -92,15 +92,15 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
 
 def _parse_settings(text: str) -> Settings:
     """Parses the text of a settings file. Raises `TomlError` for invalid TOML, settings or key bindings."""
-    data = parse_toml(text)
+    fields = parse_toml(text)
     try:
-        compatibility.SETTINGS.check(data.pop(compatibility.FORMAT, 1), data.pop(compatibility.WRITER, ""))
+        compatibility.SETTINGS.check(fields.pop(compatibility.FORMAT, 1), fields.pop(compatibility.WRITER, ""))
     except compatibility.LaterFormatError as error:
         raise TomlError(str(error), line_of(text, [compatibility.FORMAT])) from error
     try:
-        settings = msgspec.convert(data, Settings, strict=True)
+        settings = msgspec.convert(fields, Settings, strict=True)
     except msgspec.ValidationError as error:
-        raise _as_toml_error(str(error), text, data) from error
+        raise _as_toml_error(str(error), text, fields) from error
     for name, keys in settings.keys.items():
         problem = key_map.key_error(ACTION_IDS.get(name, name), keys)
         if problem:
@@ -108,8 +108,8 @@ def _parse_settings(text: str) -> Settings:
     return msgspec.structs.replace(settings, keys=with_new_names(settings.keys, ACTION_IDS, "settings: action"))
 
 
-def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
-    """Returns the error for `message`, by which msgspec rejects `data`, with the line of the entry in `text`."""
+def _as_toml_error(message: str, text: str, fields: Mapping[str, Any]) -> TomlError:
+    """Returns the error for `message`, by which msgspec rejects `fields`, with the line of the entry in `text`."""
     path_match = _PATH_SUFFIX.search(message)
     problem = _PATH_SUFFIX.sub("", message)
     path = [part for part in (path_match[1] if path_match else "").split(".") if part]
@@ -120,7 +120,7 @@ def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlErro
         )
     if path and path[0].startswith("keys["):
         # msgspec does not name the key of an invalid value.
-        invalid = [key for key, value in data["keys"].items() if not _is_key_binding(value)]
+        invalid = [key for key, value in fields["keys"].items() if not _is_key_binding(value)]
         path = ["keys", invalid[0]] if invalid else ["keys"]
     name = ".".join(path)
     return TomlError(f"{name}: {problem[:1].lower()}{problem[1:]}", line_of(text, path) if path else 0)

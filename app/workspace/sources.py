@@ -103,8 +103,9 @@ def path_completions(typed: str) -> list[str]:
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            # Pairs that sort folders first.
             matches = [
-                (not entry.is_dir(), entry.name + "/" * entry.is_dir())
+                (not entry.is_dir(), f"{entry.name}/" if entry.is_dir() else entry.name)
                 for entry in entries
                 if entry.name.startswith(prefix) and (prefix.startswith(".") or not entry.name.startswith("."))
             ]

@@ -113,7 +113,7 @@ class Workspace:
         return split_source(self.source).stem
 
     def with_steps_of(self, preset: Recipe) -> Recipe:
-        """Returns the recipe of the graph on the screen with the passes of a preset, like `frontends.with_steps_of`."""
+        """Returns the recipe of the graph on the screen with the passes of a preset, like `presets.with_steps_of`."""
         return self._disable_earlier_phases(with_steps_of(self.recipe, preset), self.graph)
 
     def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
@@ -270,10 +270,7 @@ class Workspace:
 
 
 def default_store(host: str = "") -> Path:
-    """Returns the folder of saved recipes; `BUDDY_TUI_STATE` overrides it.
-
-    Each remote host, `host`, has a folder inside.
-    """
+    """Returns the folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Each remote `host` has a folder inside."""
     import platformdirs
 
     folder = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
@@ -281,10 +278,7 @@ def default_store(host: str = "") -> Path:
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
-    """Returns the recipe file of a graph of `source`.
-
-    For an existing source, it does not depend on the working directory.
-    """
+    """Returns the path of a graph's recipe. For an existing source, it does not depend on the working directory."""
     parts = split_source(source)
     target = os.path.realpath(parts.target) if os.path.exists(parts.target) else parts.target
     number = f"-{graph}" if graph else ""

@@ -100,7 +100,8 @@ class TensorSpec(msgspec.Struct, frozen=True):
         # The bits of a complex type, such as `complex<f32>`, are those of one of its two parts.
         bits = re.search(r"\d+", self.dtype)
         assert bits is not None
-        return math.prod(sizes) * max(int(bits[0]) // 8, 1) * (2 if self.dtype.startswith("complex") else 1)
+        part_bytes = max(int(bits[0]) // 8, 1)  # an i1 takes a byte
+        return math.prod(sizes) * part_bytes * (2 if self.dtype.startswith("complex") else 1)
 
 
 class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,10 +119,10 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SavedMemory(msgspec.Struct, frozen=True):
-    """Memory of graph input number `source`, from byte `offset` on, which a call no longer needs at some time.
+    """Memory of graph input number `source`, from byte `offset` on, which a call stops needing before its end.
 
-    The input is a tensor that a forward graph saved for this graph. The memory may end after it, if the tensor was
-    allocated with more memory than it needs.
+    The input is a tensor that a forward graph saved for this graph. The memory may be longer than the tensor, if more
+    memory was allocated than the tensor needs.
     """
 
     source: int
@@ -134,8 +135,8 @@ class EagerCall(msgspec.Struct, frozen=True):
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialization`), in which
     `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the
     values of `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All
-    tensors are dense and row-major; empty ones are left out. A call `for_error` is made if compiled code finds values
-    that the op rejects, so that eager raises its error; if eager raises none, the results of the run are discarded too.
+    tensors are dense and row-major; empty ones are left out. If compiled code finds values that the op rejects, it
+    makes a call `for_error`, in which eager raises its error. The run's results are discarded either way.
     """
 
     symbol: str
@@ -180,14 +181,14 @@ class Artifact(msgspec.Struct, frozen=True):
     If `regions` is not empty, objects call `buddy_counters()`, which the caller provides: it returns the address of a
     scratch `i64`, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
 
-    `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is that of the
-    recipe; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
+    `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is the recipe's
+    target; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
     after graph passes, and `eager_nodes` are the stable names of those in eager; `precisions` are the nodes that
-    multiply in a reduced precision, and `notes` report precisions that were not applied. Only `torch.compile` sets
-    these four.
+    multiply in a reduced precision, each with the precision, and `notes` report precisions that were not applied. Only
+    `torch.compile` sets these four.
 
-    `memory` has pairs of the number of a result and memory that may be its buffer: the result is written after the last
-    use of that memory.
+    `memory` has pairs: the number of a result, and memory that may be its buffer, because the result is written after
+    the last use of that memory.
     """
 
     entry: str

@@ -78,7 +78,7 @@ class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
-    """A device that the backend's runtime finds: its driver, its path there ("" for the only one), its name."""
+    """A device that the backend's runtime finds: its driver, its path in the driver ("" for the only one), its name."""
 
     driver: str
     path: str

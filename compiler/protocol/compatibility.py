@@ -23,6 +23,7 @@ from buddy.compiler.protocol.errors import BuddyError
 # ---- formats of files ------------------------------------------------------------------------------------------------
 
 
+# The fields of `Stamp`, as they are spelled in files.
 FORMAT, WRITER = "format", "written_by"
 
 
@@ -56,19 +57,19 @@ class FileFormat:
         self.check(stamp.format, stamp.written_by)
 
     def check(self, number: object, writer: object = "") -> None:
-        """Raises `LaterFormatError` for a later format; it names the version that has written the file, and this one.
+        """Raises `LaterFormatError` for a later format, and if `number` is not a whole number from 1.
 
-        It also raises if `number` is not a whole number from 1.
+        The message names the version that has written the file (`writer`), and this version.
         """
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise LaterFormatError(
                 f"not a {self.kind}: the format is {str(number)[:60]!r}, not a whole number - at `$.{FORMAT}`"
             )
         if number > self.latest:
-            written = f"it was written by {str(writer)[:60] or 'a later version'}, in format {number}"
-            this = f"this is {own_version()}, which reads formats up to {self.latest}"
+            written_by = f"it was written by {str(writer)[:60] or 'a later version'}, in format {number}"
+            read_by = f"this is {own_version()}, which reads formats up to {self.latest}"
             raise LaterFormatError(
-                f"a {self.kind} of a later version: {written}; {this}", todo="update buddy-tui to read it"
+                f"a {self.kind} of a later version: {written_by}; {read_by}", todo="update buddy-tui to read it"
             )
 
 

@@ -48,7 +48,7 @@ _HLO = re.compile(rb"\A\s*(?:#[^\n]*\n|//[^\n]*\n)*HloModule ")
 _LLVM = re.compile(
     rb"^(?:; ModuleID = |source_filename = |target (?:triple|datalayout) = |define [^=\n]*@)", re.MULTILINE
 )
-# The magic numbers of files that may contain such text, but are none: archives, MLIR's bytecode, ELF, pickles.
+# The magic numbers of files that may contain such text, but are no dumps: archives, MLIR's bytecode, ELF, pickles.
 _CONTAINERS = (b"PK\x03\x04", b"ML\xefR", b"\x7fELF", b"\x80\x02", b"\x80\x04", b"\x80\x05")
 # A log may start with other output, such as warnings. Its first header is searched in this many bytes.
 _SEARCHED_BYTES = 4 << 20

@@ -30,8 +30,8 @@ class UserFrame(msgspec.Struct, frozen=True, omit_defaults=True):
 class DynamoBreak(msgspec.Struct, frozen=True, omit_defaults=True):
     """A graph break. `frames` are the user's frames, the innermost last; `link` is PyTorch's page about it.
 
-    It happened first in the compilation `compile`, and `times` times in all. If Dynamo has `skipped` the function, all
-    of it runs in eager.
+    The break happened first in the compilation `compile`, and `times` times in all. If Dynamo has `skipped` the
+    function, all of it runs in eager.
     """
 
     compile: int
@@ -226,7 +226,7 @@ _END = re.compile(
 
 
 class BreakMessage(NamedTuple):
-    """The parts of a message: the reason in one line, the explanation, fixes (the best first), PyTorch's page."""
+    """The parts of a message: the reason in one line, the explanation, fixes (best first), a link to PyTorch's page."""
 
     reason: str
     explanation: str = ""
@@ -239,13 +239,14 @@ def read_break(message: str) -> BreakMessage:
     text = _END.split(message, maxsplit=1)[0]
     head, _, rest = text.partition(_EXPLANATION)
     lines = [line.strip() for line in _PROLOGUE.sub("", head).splitlines() if line.strip()]
-    # A message without an explanation is only a reason, and what follows it.
-    reason = lines[-1] if lines and rest else lines[0] if lines else ""
+    # The reason is the last line before the explanation. Without an explanation, it is the first line.
+    reason = (lines[-1] if rest else lines[0]) if lines else ""
     own_fixes = [fix for phrase, fix in _FIXES if phrase.lower() in text.lower()][:1]
     if reason.startswith("generic_jump"):
         reason = "a branch on a tensor's value"
     hints = [hint for hint in _hints(text) if not hint.startswith(_OTHER_HINTS)]
     link = _LINK.search(message)
+    # The explanation ends at the first hint, at the context, or at an empty line.
     explanation = " ".join(rest.partition(_HINT)[0].partition(_CONTEXT)[0].partition("\n\n")[0].split())
     return BreakMessage(reason, explanation, tuple(dict.fromkeys([*own_fixes, *hints])), link[0] if link else "")
 

@@ -54,17 +54,17 @@ def _misspelt_variable(name: str) -> str:
         return ""
     word = name.upper().removeprefix(PREFIX)
     similarity = _MLIR_SIMILARITY if word.startswith("MLIR_") else _SIMILARITY
-    known = [variable.removeprefix(PREFIX) for variable in VARIABLES]
-    # Similarity is too low for names that are much longer or shorter than the variable.
-    related = [variable for variable in known if word.startswith(f"{variable}_") or _is_abbreviation(word, variable)]
-    near = related or difflib.get_close_matches(word, known, 1, similarity)
-    if not near and word.startswith("TUI_"):  # the prefix of this program alone
-        near = difflib.get_close_matches(word, known, 1, 0.0)
+    variables = [variable.removeprefix(PREFIX) for variable in VARIABLES]
+    # Names that are much longer or shorter than the variable are not similar enough.
+    related = [name for name in variables if word.startswith(f"{name}_") or _is_abbreviation(word, name)]
+    near = related or difflib.get_close_matches(word, variables, 1, similarity)
+    if not near and word.startswith("TUI_"):  # no other program has this prefix
+        near = difflib.get_close_matches(word, variables, 1, 0.0)
     return f"{PREFIX}{near[0]}" if near else ""
 
 
 def _is_abbreviation(word: str, variable: str) -> bool:
-    """True if `word` is the start of a variable, with at least three letters; both are without the prefix."""
+    """Whether `word` is the start of a variable, with at least three letters; both are without `PREFIX`."""
     return len(word) > 2 and variable.startswith(word)
 
 

@@ -38,17 +38,22 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
     def ok(self) -> bool:
         return 0.0 <= self.of_tolerance <= 1.0
 
+    @property
+    def matches_nonfinite(self) -> bool:
+        """Whether both tensors have the same infinities and NaNs."""
+        return self.of_tolerance >= 0.0
+
 
 class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's errors.
 
-    `error` is that of its value in the compiled program, `own_error` that of the node compiled alone and run on the
-    reference's inputs. An error that was not measured is `None`; if `own_error` was not measured, `why` is the reason,
-    if known. `nans` and `infs` are the numbers of NaN and infinite elements of the reference. `precision` is the
-    reduced precision in which the node multiplies, or "".
+    `error` is the error of its value in the compiled program. `own_error` is its error if it is compiled alone and runs
+    on the reference's inputs. An error that was not measured is `None`; `why` is the reason why `own_error` was not
+    measured, if known. `nans` and `infs` are the numbers of NaN and infinite elements of the reference. `precision` is
+    the reduced precision in which the node multiplies, or "".
 
     Errors are differences from the reference. If reduced precisions contribute to a value, `of_tolerance` of its error
-    is the ratio to the tolerance by the same arithmetic in PyTorch, and `tolerance` mentions it.
+    comes from a comparison with the same arithmetic in PyTorch, and `tolerance` mentions this.
     """
 
     node: str
@@ -69,8 +74,8 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 class NanOrigin(msgspec.Struct, frozen=True):
     """The first node whose result has a NaN or an infinity (`kind`), in the compiled program or in eager (`side`).
 
-    A node that does not get it from an input of the graph is preferred. `from_graph_input` says that there is no such
-    node.
+    Nodes that get it from an input of the graph are skipped. If there are no others, `node` is the first of them, and
+    `from_graph_input` is true.
     """
 
     kind: Literal["nan", "inf"]
@@ -125,9 +130,9 @@ class NodeUse(NamedTuple):
 
 
 class NodeProgram(msgspec.Struct, frozen=True):
-    """The artifact of a node that was compiled alone, and all equal nodes of the captured graph.
+    """The artifact of a node that was compiled alone, and `uses`: all equal nodes of the captured graph.
 
-    `uses` are these nodes. If they only move elements (`moves`), their results are not rounded, so they must be exact.
+    If the nodes only move elements (`moves`), their results are not rounded, so they must be exact.
     """
 
     artifact: bytes
@@ -139,7 +144,8 @@ class ObservedProgram(msgspec.Struct, frozen=True):
     """The instrumented program, and each node compiled alone.
 
     `recipe` is the recipe of the instrumented program; `value_states`, `why` (the reason why a node is not compiled
-    alone) and `precisions` (the reduced precision in which a node multiplies) are keyed by stable name.
+    alone) and `precisions` (the reduced precision in which a node multiplies) are keyed by stable name. `seconds` is
+    the time of all compilations.
     """
 
     recipe: Recipe

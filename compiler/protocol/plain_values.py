@@ -127,7 +127,7 @@ class Guard(msgspec.Struct, frozen=True):
 
 
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One captured graph of a program.
+    """One captured graph of a program; `inputs` and `parameters` are numbers of placeholders.
 
     `break_reason` says why Dynamo broke the graph, `break_line` where (`file:line`), `break_fix` how to avoid it.
     `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph

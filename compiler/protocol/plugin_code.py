@@ -21,6 +21,7 @@ from buddy.compiler.protocol.recipe import PluginFile, digest
 _OWN_FOLDERS = tuple(str(Path(__file__).parents[2] / name) for name in ("api", "app", "compiler"))
 # How long the import of a plug-in may take: one that imports other frameworks from a slow disk takes half a minute.
 IMPORT_SECONDS = 60.0
+# The environment variable that overrides `IMPORT_SECONDS`.
 SECONDS_VARIABLE = "BUDDY_PLUGIN_SECONDS"
 _ERROR_HINT = "correct the plug-in, or remove it; what it registered before the error stays registered"
 PUBLIC_MODULE = "buddy.api"
@@ -39,12 +40,14 @@ def location_of(module: str) -> str:
         spec = util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return ""
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    return folders[0] if folders else str(spec.origin) if spec and spec.origin else ""
+    if spec is None:
+        return ""
+    folders = list(spec.submodule_search_locations or [])
+    return folders[0] if folders else spec.origin or ""
 
 
 def execute_file(file: PluginFile) -> ModuleType:
-    """Executes a file as a module with a unique name, and returns it. The file may import other files of its folder.
+    """Executes a file as a module with a unique name. Returns the module. The file may import files of its folder.
 
     Raises `PluginChangedError` if the file does not match its hash, and passes on what the file raises.
     """
@@ -157,12 +160,13 @@ def plugin_problem(subject: str, error: BaseException, home: str, todo: str = _E
 def _error_position(error: BaseException, home: str) -> str:
     """Returns `file:line` of the innermost frame in the plug-in.
 
-    If no frame is in the plug-in, returns that of the innermost frame outside of this package and the import system. If
-    all frames are inside of them, returns `home`.
+    If no frame is in the plug-in, uses the innermost frame outside of this package and the import system. If all frames
+    are inside of these two, returns `home`.
     """
-    frames = traceback.extract_tb(error.__traceback__)
     external = [
-        f for f in frames if not f.filename.startswith((*_OWN_FOLDERS, "<frozen")) and "importlib" not in f.filename
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_OWN_FOLDERS, "<frozen")) and "importlib" not in frame.filename
     ]
-    candidates = [f for f in external if home and f.filename.startswith(home)] or external
+    candidates = [frame for frame in external if home and frame.filename.startswith(home)] or external
     return f"{candidates[-1].filename}:{candidates[-1].lineno}" if candidates else home

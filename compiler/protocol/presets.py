@@ -130,7 +130,9 @@ _FROM_TORCH_BACKEND: dict[Dialect, list[PassStep]] = {
 
 def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
     """Returns the phases from torch-mlir's import to linalg on tensors; all programs share the later phases."""
-    names = [IMPORTED, _TORCH_BACKEND, _ON_TENSORS[dialect], *([_ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
+    names = [IMPORTED, _TORCH_BACKEND, _ON_TENSORS[dialect]]
+    if dialect == "stablehlo":
+        names.append(_ON_TENSORS["linalg"])
     return tuple((name, "mlir") for name in names)
 
 
@@ -302,12 +304,12 @@ def _graph_passes(*enabled: str) -> list[PassStep]:
     return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
 
 
-# The enabled passes: blockwise attention is exact, as fast as the full matrix of scores at 128 tokens, and faster for
-# more tokens. `gqa-attention-fusion` avoids copies of the keys and values of grouped heads, and of a cache that only
-# attention reads together with the new entries. `integer-products` computes quantised models on integers, several times
-# as fast as on the dequantised numbers. The other passes are disabled: they do not change machine code, because
-# later passes fold transposes, copies and views, or they call torch's library for products; and they blur the
-# correspondence of nodes and ops.
+# `flash-attention-prefill` computes attention in blocks: exactly, as fast as with the full matrix of scores at 128
+# tokens, and faster for more tokens. `gqa-attention-fusion` avoids copies of the keys and values of grouped heads, and
+# of a cache that only attention reads together with the new entries. `integer-products` computes quantised models on
+# integers, several times as fast as on the dequantised numbers. The disabled passes blur the correspondence of nodes
+# and ops. They call torch's library for products, or do not change machine code, because later passes fold
+# transposes, copies and views.
 _GRAPH = _graph_passes("slice-parts", "integer-products", "gqa-attention-fusion", "flash-attention-prefill")
 _UPSTREAM_GRAPH = _graph_passes()
 
@@ -381,7 +383,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
         if not BACKEND_NAME.search(name) or (name in presets() and name not in _PLUGIN_PRESETS):
             todo = "choose a new name of lower-case letters, digits and hyphens"
             raise BuddyError(f"a preset cannot be called {name!r}", make.__module__, todo)
-        _PLUGIN_PRESETS[name] = Preset(name, summary, msgspec.structs.replace(recipe, preset=name), PHASES), make
+        _PLUGIN_PRESETS[name] = (Preset(name, summary, msgspec.structs.replace(recipe, preset=name), PHASES), make)
         return make
 
     return register
@@ -398,14 +400,11 @@ def default_recipe(
     preset: str = "default",
     dialect: Dialect = "linalg",
 ) -> Recipe:
-    """Returns the recipe of a preset for a source.
-
-    Raises `ValueError` that lists the presets if `preset` is unknown.
-    """
-    known = presets()
-    if preset not in known:
-        raise ValueError(f"unknown preset {preset!r}; the presets are {', '.join(known)}")
-    return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, dialect=dialect)
+    """Returns the recipe of a preset for a source. Raises `ValueError`, which lists the presets, for an unknown one."""
+    by_name = presets()
+    if preset not in by_name:
+        raise ValueError(f"unknown preset {preset!r}; the presets are {', '.join(by_name)}")
+    return msgspec.structs.replace(by_name[preset].recipe, source=source, arguments=arguments, dialect=dialect)
 
 
 def without_packing(recipe: Recipe) -> Recipe:
@@ -496,6 +495,7 @@ def _has_work(step: PassStep, entry_phase: str) -> bool:
         return phase_index >= _PHASES_TO_LLVM.index("llvm") or pass_facts.lowers == "structured-ops"
     if pass_facts.works_on_scalars:
         return True
+    # The program has no tensors any more.
     if pass_facts.bufferizes or phase_index <= _PHASES_TO_LLVM.index("fused"):
         return False
     return entry_phase == "buffers" or phase_index >= _PHASES_TO_LLVM.index("loops") or pass_facts.works_on_buffers

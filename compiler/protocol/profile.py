@@ -13,9 +13,9 @@ class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time of one node in a run.
 
     `seconds` is the time of all code that comes from the node. Code that comes from several nodes is timed as a whole
-    and reported for the node with the most work: its `fused` are the other nodes, whose `into` names it. `operations`
-    and `bytes` are the minimum work and memory traffic of the node with everything fused into it, derived from shapes;
-    -1 if unknown. `regions` is the number of its timed regions.
+    and reported for the node with the most work. The `fused` of this node are the other nodes, whose `into` names it.
+    `operations` and `bytes` are the minimum work and memory traffic of the node with everything fused into it, derived
+    from shapes; -1 if unknown. `regions` is the number of its timed regions.
     """
 
     node: str
@@ -77,8 +77,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Samples of the code without counters, at `hertz` samples per second of user time of its threads.
 
     Of `samples`, `inside` were in compiled code; `spots` are the instructions with the most samples, `elsewhere` the
-    files of the code that had the others, each with its number ("" for generated code, such as trampolines). `lost` is
-    the number of samples that the kernel dropped. `problem` is the reason if no samples were taken.
+    files of the code that had the other samples, each with a number of samples ("" is generated code, such as
+    trampolines). `lost` is the number of samples that the kernel dropped. `problem` is why no samples were taken.
     """
 
     samples: int = 0
@@ -123,7 +123,7 @@ class Profile(Request["Profiled"], frozen=True):
     """Compile a recipe with counters in its code, and run it; answered by `Progress`, then `Profiled` or `Failed`.
 
     The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, unless they are
-    cached.
+    cached. `repeats` is the number of runs of each kind, `timeout` their limit in seconds.
     """
 
     recipe: Recipe

@@ -33,10 +33,11 @@ OPERATOR_GUIDE = "docs/how-to/adding-an-operator.md"
 class Open(Request["Captured"], frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
-    `plugins` are loaded first; `Captured.notes` reports a plug-in whose file no longer has the given hash. `shapes`,
-    such as `x=4x128`, replace the shapes of the tensors that the script calls its model with. `frontend` is the
-    frontend of the recipes that will be compiled: it captures the graphs, or imports them after their capture. If the
-    user `trusts` the file, pickles in it may run code.
+    A script gets the command-line arguments `arguments`. Relative paths start at `directory`. `plugins` are loaded
+    first; `Captured.notes` reports a plug-in whose file no longer has the given hash. `shapes`, such as `x=4x128`,
+    replace the shapes of the tensors that the script calls its model with. `frontend` is the frontend of the recipes
+    that will be compiled: it captures the graphs, or imports them after their capture. If the user `trusts` the file,
+    pickles in it may run code.
 
     With `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
     first if an earlier session has opened the same program and none of its files has changed.
@@ -76,10 +77,10 @@ class Run(Request["Ran"], frozen=True):
 
     `for_comparison` is as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `store_values`, the
     engine stores them for `FetchValues` until the next such run of the graph. NaN counts as equal to NaN only with
-    `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 3 that
-    take one second together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
-    theirs that are compared; the run may then take five times `timeout`, for the export and the search. Without
-    `stages`, those after `fx` may be missing: compiling without printing the IR takes half the time.
+    `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0 means 10 runs, or fewer that together
+    take one second, but at least 3. `runtimes` names other runtimes to compare with, and `mark` says which of their
+    intermediate values are compared; the run may then take five times `timeout`, for the export and the search. Without
+    `stages`, the stages after `fx` may be missing: compiling without printing the IR takes half the time.
     """
 
     recipe: Recipe
@@ -162,7 +163,7 @@ class Ran(Frame, frozen=True):
     values: bytes = b""
 
 
-# `NAME=DIMS`, `NAME=DTYPE` or `NAME=DIMSxDTYPE`, such as `x=4x128xf32`.
+# `NAME=DIMS`, `NAME=DTYPE` or `NAME=DIMSxDTYPE`, such as `x=4x128xf32`. A dtype follows `x`, or without dims, `=`.
 _SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z]+[0-9][a-z0-9]*)?")
 
 
@@ -190,9 +191,9 @@ def find_input_shape(words: Sequence[InputShape], name: str, number: int) -> Inp
 
 def check_input_names(words: Sequence[InputShape], names: Sequence[str]) -> None:
     """Raises `ValueError` if a word names none of the parameters; `names` are the parameters' names, in order."""
-    known = {*names, *map(str, range(len(names)))}
+    valid_names = {*names, *map(str, range(len(names)))}
     for word in words:
-        if word.name not in known:
+        if word.name not in valid_names:
             raise ValueError(f"unknown input {word.name}; the inputs are {', '.join(names) or 'none'}")
 
 

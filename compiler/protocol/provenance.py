@@ -12,7 +12,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 class FollowNode(Request["Followed"], frozen=True):
-    """Find the lines of each of `texts` that come from the node with the stable name `node`; answered by `Followed`."""
+    """Find the first `limit` lines of each of `texts` from the node with stable name `node`; answered by `Followed`."""
 
     texts: tuple[str, ...]
     node: str
@@ -23,8 +23,8 @@ class NodeTrace(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lines of `text` that come from a node.
 
     The ops of `direct` lines name the node; for `derived` lines the node was derived, because a pass had dropped the
-    op's location. `lines` are the numbers of the first of these lines, direct ones before derived ones. `marks` says
-    for each of `lines` whether it is derived, and `excerpts` has its text.
+    op's location. `lines` are the numbers of the first lines, direct ones before derived ones. For each of `lines`,
+    `marks` says whether the node was derived for it, and `excerpts` has its text.
     """
 
     text: str
@@ -60,7 +60,10 @@ class LineOrigins(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OriginsFound(Frame, frozen=True):
-    """The nodes that the requested lines come from, those with most direct lines first."""
+    """The nodes that the requested lines come from, those with most direct lines first.
+
+    `line_count` is the number of lines of the whole text.
+    """
 
     request: int
     text: str

@@ -169,11 +169,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the program), and raises eager's error. With "none", the results for such values are undefined, but no access is out
     of bounds.
 
-    `precision` is that of all float32 matrix products, except for nodes in `precisions`. "bf16" rounds both operands
-    and accumulates in f32; "bf16x3" represents each operand as the sum of two bfloat16 numbers, and adds three of the
-    four products; "int8-dynamic" rounds both operands to 8-bit integers with a scale per row and column, and
-    accumulates exactly; "int8-weights" rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale
-    for each output channel and 128 elements along K ("int4-weights-64", "int4-weights-32": 64 or 32 elements).
+    `precision` is the precision of all float32 matrix products, except for nodes in `precisions`. "bf16" rounds both
+    operands and accumulates in f32. "bf16x3" represents each operand as the sum of two bfloat16 numbers, and adds three
+    of the four products. "int8-dynamic" rounds both operands to 8-bit integers with a scale per row and column, and
+    accumulates exactly. "int8-weights" rounds only parameters; "int4-weights" rounds them to 4 bits, with a scale for
+    each output channel and 128 elements along K ("int4-weights-64", "int4-weights-32": 64 or 32 elements).
     """
 
     source: str = ""
@@ -214,7 +214,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((choice.precision for choice in self.precisions if choice.node == node), self.precision)
 
     def with_precision(self, node: str, precision: Precision | None) -> Recipe:
-        """Returns this recipe with the products of `node` in `precision`; `None` restores that of all products."""
+        """Returns this recipe with the products of `node` in `precision`; `None` restores the common precision."""
         others = [choice for choice in self.precisions if choice.node != node]
         if precision is not None:
             others.append(PrecisionChoice(node, precision))
@@ -382,11 +382,11 @@ def from_toml(text: str) -> Recipe:
 
 def _check_fields(values: Mapping[str, object]) -> None:
     """Raises `RecipeError` that names the unknown fields, with a similar field for each."""
-    known = Recipe.__struct_fields__
-    unknown = [name for name in values if name not in known]
+    fields = Recipe.__struct_fields__
+    unknown = [name for name in values if name not in fields]
     if unknown:
-        near = [match for name in unknown for match in difflib.get_close_matches(name, known, 1)]
-        hint = f" (did you mean {', '.join(near)}?)" if near else f"; the fields are {', '.join(known)}"
+        near = [match for name in unknown for match in difflib.get_close_matches(name, fields, 1)]
+        hint = f" (did you mean {', '.join(near)}?)" if near else f"; the fields are {', '.join(fields)}"
         names = ", ".join(f"`{name[:60]}`" for name in unknown[:5])
         raise RecipeError(f"not a recipe: unknown field{'s' * (len(unknown) > 1)} {names}{hint}")
 
@@ -460,16 +460,16 @@ def _path_option(name: str, text: str) -> str:
     if text and (_PATH_OPTION.search(name) or any(map(_is_path, _WORD_BREAKS.split(text)))):
         return f"{name}={text}"
     nested = (match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1]))
-    return next(nested, "").rstrip("}")
+    return next(nested, "").rstrip("}")  # the braces that enclose the option
 
 
 def _is_path(word: str) -> bool:
-    """True if a word looks like a path: absolute, relative to a folder, or in the home folder."""
+    """Returns whether a word looks like a path: absolute, relative to a folder, or in the home folder."""
     return word.startswith(("/", "./", "../", "~", "\\")) or "/../" in word
 
 
 def _is_unsafe_flag(flag: str) -> bool:
-    """True if a flag of IREE may name files or programs, by its name or its value."""
+    """Returns whether a flag of IREE may name files or programs, by its name or its value."""
     name, _, value = flag.lstrip("-").partition("=")
     return _UNSAFE_FLAG.search(name) is not None or _PLAIN_VALUE.fullmatch(value) is None
 
@@ -480,16 +480,16 @@ _TYPE_DESCRIPTIONS: dict[type, str] = {bool: "true or false", int: "a whole numb
 
 
 def typed_options(
-    name: str, known: Mapping[str, OptionValue], given: Mapping[str, OptionValue]
+    name: str, defaults: Mapping[str, OptionValue], given: Mapping[str, OptionValue]
 ) -> dict[str, OptionValue]:
-    """Returns the options `given` for pass `name`, converted to the types of the defaults `known`.
+    """Returns the options `given` for pass `name`, converted to the types of the pass's `defaults`.
 
-    Raises `ValueError` for an unknown option, listing the known ones, or for a value of the wrong type.
+    Raises `ValueError` for an unknown option, with the names of the pass's options, or for a value of the wrong type.
     """
     for key in given:
-        if key not in known:
-            raise ValueError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
-    return {key: _convert_option(name, key, known[key], value) for key, value in given.items()}
+        if key not in defaults:
+            raise ValueError(f"{name} has no option {key!r}; it has {', '.join(defaults) or 'none'}")
+    return {key: _convert_option(name, key, defaults[key], value) for key, value in given.items()}
 
 
 def _convert_option(name: str, key: str, default: OptionValue, value: OptionValue) -> OptionValue:

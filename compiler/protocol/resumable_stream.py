@@ -92,9 +92,12 @@ class ResumableStream:
 
     def __init__(self) -> None:
         self.received = 0
+        # The value of `received` in the last confirmation.
         self._last_count = 0
+        # This side's bytes: those that the other side has not confirmed, after `_confirmed` bytes that it has.
         self._unconfirmed = bytearray()
         self._confirmed = 0
+        # The received bytes of records that are not complete.
         self._incoming = bytearray()
 
     @property
@@ -191,5 +194,5 @@ class ResumableStream:
 
 def _records(data: bytes) -> bytes:
     """Returns `data` as records of at most `_MAX_RECORD_BYTES` each."""
-    pieces = (data[k : k + _MAX_RECORD_BYTES] for k in range(0, len(data), _MAX_RECORD_BYTES))
+    pieces = (data[start : start + _MAX_RECORD_BYTES] for start in range(0, len(data), _MAX_RECORD_BYTES))
     return b"".join(b"D" + len(piece).to_bytes(4, "little") + piece for piece in pieces)

@@ -65,8 +65,9 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     If nodes multiply in a reduced precision, the comparison is with the same arithmetic in PyTorch, and
     `precision_error` is the difference of that arithmetic from eager: the root mean square, divided by that of eager.
 
-    `mean` and `deviation` (standard deviation) are those of the finite elements. `map` holds the greatest absolute
-    difference in each block of the output, in rows along its last dim.
+    `low`, `high`, `mean` and `deviation` (standard deviation) are those of the finite elements; `histogram` counts them
+    in bins from `low` to `high`. `map` holds the greatest absolute difference in each block, in rows along the last
+    dim.
     """
 
     name: str
@@ -217,9 +218,12 @@ class NodeCounts(NamedTuple):
     def of(cls, assignments: Sequence[Assignment]) -> NodeCounts:
         """Counts the nodes of a compiled graph."""
         eager = sum(assignment.lowering == EAGER for assignment in assignments)
-        slow, error = sum(bool(a.slow_path) for a in assignments), sum(bool(a.error_path) for a in assignments)
-        precisions = tuple((a.node, a.precision) for a in assignments if a.precision)
-        return cls(len(assignments) - eager, eager, slow, error, precisions)
+        slow_paths = sum(bool(assignment.slow_path) for assignment in assignments)
+        error_paths = sum(bool(assignment.error_path) for assignment in assignments)
+        precisions = tuple(
+            (assignment.node, assignment.precision) for assignment in assignments if assignment.precision
+        )
+        return cls(len(assignments) - eager, eager, slow_paths, error_paths, precisions)
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -265,7 +269,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ok(self) -> bool:
-        """Whether there is an output, and every output was compared and is right."""
+        """Whether there is an output, every output was compared and is right, and the inputs are unchanged."""
         if self.not_compared or not self.inputs_unchanged:
             return False
         return all(output.verdict == "ok" for output in self.outputs)
@@ -312,7 +316,7 @@ class FetchValues(Request["Values"], frozen=True):
 
 
 class MapDifferences(Request["DifferenceMap"], frozen=True):
-    """Compare output `name` with eager block by block.
+    """Compare output `name` with eager block by block; `slices` selects a matrix as in `FetchValues`.
 
     Answered by `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix.
     """

@@ -26,12 +26,12 @@ FailureKind = Literal["any", "fails", "differs", "slower"]
 
 
 class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What counts as wrong: an error or a crash (`fails`), results that differ from eager (`differs`), slow code
-    (`slower`), or either of the first two (`any`).
+    """What counts as wrong.
 
-    `tolerance` is multiplied with the tolerance of each element type. `slower` is the minimum speedup that disabling a
-    pass must give for that pass to be the culprit. `step_seconds` is the limit for one step of a trial (a pass,
-    lowering, code generation, the run), `seconds` that for all trials.
+    The `kind` "fails" is an error or a crash, "differs" are results that differ from eager, "any" is one of these two,
+    and "slower" is slow code. `tolerance` is multiplied with the tolerance of each element type. A pass is the culprit
+    of slow code if disabling it gives at least the speedup `slower`. `step_seconds` is the limit for one step of a
+    trial (a pass, lowering, code generation, the run), `seconds` the limit for all trials.
     """
 
     kind: FailureKind = "any"
@@ -125,8 +125,7 @@ class Tune(Request["Tuned"], frozen=True):
 
     Answered by an `Attempted` for each recipe that is tried, then `Tuned` or `Failed`. `jobs` processes try recipes,
     each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
-    No recipe is started after `seconds` seconds; a recipe that takes more than
-    `recipe_seconds` is stopped.
+    No recipe is started after `seconds` seconds; a recipe that takes more than `recipe_seconds` is stopped.
 
     `max_error` limits the error of the result: the root mean square of the differences of an output from eager,
     relative to that of eager's output. If `max_error` is set and there are no `variations`, the search chooses the
@@ -213,8 +212,9 @@ class Tuned(Frame, frozen=True):
     """The end of a search: the fastest recipe, or the first one if none was clearly faster.
 
     `ratio` is the time of that recipe relative to eager, as measured in the search; `gain` is its speedup over the
-    first recipe, from final interleaved runs of both, with a 95 % confidence interval (1 if it is the first recipe, 0
-    if it cannot be timed). Of the `size` recipes of the space, `tried` were run.
+    first recipe, from final interleaved runs of both, with the 95 % confidence interval `gain_low` to `gain_high`. The
+    gain of the first recipe is 1, that of a recipe that cannot be timed is 0. Of the `size` recipes of the space,
+    `tried` were run.
 
     A search for the precision of each product has a `size` equal to `tried`. Its `nodes` are the products, and its
     `front` has the estimates for the recipes that a greedy choice visits, from all products in f32 to the fastest
@@ -305,7 +305,7 @@ class Space:
 
 
 def _index_chosen_by_pass(variation: Variation) -> int:
-    """Returns the index of the value with which the pass chooses itself, 0 (the value of the base) without one."""
+    """Returns the index of the value with which the pass chooses itself; without one, 0: the value of the base."""
     is_pass_option = "." in variation.parameter
     if not is_pass_option:
         return 0
@@ -324,24 +324,24 @@ def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
         variations = [usual for usual in USUAL_VARIATIONS if _applies(base, usual.parameter)]
     if not variations:
         raise SpaceError("this recipe has none of the usual variations; name the parameters to vary")
-    complete = {}
+    by_parameter = {}
     for variation in variations:
-        if variation.parameter in complete:
+        if variation.parameter in by_parameter:
             raise SpaceError(f"{variation.parameter} is varied twice")
         base_value = current_value(base, variation.parameter)
         values = [base_value, *(value for value in variation.values if not _is_same(value, base_value))]
         with_value(base, variation.parameter, values[-1])  # raises if the type of the values is wrong
-        complete[variation.parameter] = Variation(variation.parameter, tuple(values))
-    return Space(base, tuple(complete.values()))
+        by_parameter[variation.parameter] = Variation(variation.parameter, tuple(values))
+    return Space(base, tuple(by_parameter.values()))
 
 
 def _is_same(first: OptionValue, second: OptionValue) -> bool:
-    """True for equal values of one type: in Python, `True` also equals 1."""
+    """Returns whether two values are equal and of one type: in Python, `True` also equals 1."""
     return type(first) is type(second) and first == second
 
 
 def _applies(recipe: Recipe, parameter: str) -> bool:
-    """True if the recipe has the parameter. If that is an option of a pass, the pass must also be enabled."""
+    """Returns whether the recipe has the parameter. The pass of an option must also be enabled."""
     try:
         current_value(recipe, parameter)
     except SpaceError:

@@ -24,8 +24,8 @@ SourceKind = Literal["script", "mlir", "exported", "torchscript", "weights", "on
 def check_source(source: str) -> None:
     """Raises `SourceError` for a source that cannot be opened. Runs no code.
 
-    It raises for a missing file, a folder that is not a dump, a file that cannot be read or contains no program, and a
-    script that is not valid Python.
+    Such a source is a missing file, a folder that is not a dump, a file that cannot be read or contains no program, or
+    a script that is not valid Python.
     """
     path = locate_source(source).path
     if path is None or path.is_dir():
@@ -82,8 +82,8 @@ _NOT_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* 
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 
-# PyTorch stores tensors uncompressed, and arrays of zeros compress a thousandfold: an archive may unpack to this many
-# times its size, plus this many bytes.
+# An archive may unpack to this many times its size, plus this many bytes. PyTorch stores tensors uncompressed, but
+# arrays of zeros compress a thousandfold.
 _MAX_UNPACK_RATIO, _EXTRA_BYTES = 4, 2 << 30
 
 
@@ -200,12 +200,12 @@ def is_onnx(path: Path, head: bytes) -> bool:
 
 
 def _is_mlir(text: str) -> bool:
-    """True if a line of the text starts like one of MLIR."""
+    """Returns whether a line of the text starts like one of MLIR."""
     return _MLIR.search(_COMMENT.sub("", text)) is not None
 
 
 def _is_python(path: Path) -> bool:
-    """True if the file is valid Python."""
+    """Returns whether the file is valid Python."""
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):

@@ -99,7 +99,7 @@ def _is_name(text: str) -> bool:
 
 
 def _looks_like_path(text: str) -> bool:
-    """True if the part of a source before its colon is a path, rather than the name of a module."""
+    """Returns whether the part of a source before its colon is a path, rather than the name of a module."""
     return text.endswith((".py", *MODEL_SUFFIXES)) or os.sep in text or os.path.exists(text)
 
 

@@ -164,7 +164,7 @@ class OpSummary(Frame, frozen=True):
 
 
 class Search(Request["SearchResult"], frozen=True):
-    """Find the lines of `text` that contain `pattern` (a plain string, or a regular expression)."""
+    """Find the first `limit` lines of `text` that contain `pattern`: a plain string, or with `regex`, an expression."""
 
     text: str
     pattern: str
@@ -174,9 +174,10 @@ class Search(Request["SearchResult"], frozen=True):
 
 
 class SearchEach(Request["FoundEach"], frozen=True):
-    """Search several texts. A text that is named twice is searched once, and one that is no longer stored is left out.
+    """Search several texts. A text that is named twice is searched once; a text that is no longer stored is left out.
 
-    Answered by `FoundEach`, with the first `excerpts` matching lines of each text.
+    Answered by `FoundEach`, with the numbers of the first `limit` matching lines of each text, and the first `excerpts`
+    of these lines.
     """
 
     texts: tuple[str, ...]
@@ -207,7 +208,8 @@ class FindMainLine(Request["SearchResult"], frozen=True):
     such node either, the line is a boundary line of the node, or the first line of the text.
 
     The text is divided into pages of `page` lines. Answered by `Lines` for each page that has one of the `around` lines
-    before or after the line, then by a `SearchResult` with the line, or without lines if none comes from the nodes.
+    before or after the line, then by a `SearchResult` with the line; the result has no line if none comes from the
+    nodes.
     """
 
     text: str

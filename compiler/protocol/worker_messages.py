@@ -41,7 +41,7 @@ class Reply(Message, frozen=True):
 
 
 class TextData(msgspec.Struct, frozen=True):
-    """A stage's text, like `StageText`; `line_sets` holds native unsigned 32-bit numbers.
+    """A stage's text, like `text.store.StageText`; `line_sets` holds native unsigned 32-bit numbers.
 
     `machine` is the machine code of all lines, one after another; `machine_sizes` has one byte per line, the size of
     its code. Both are empty for a text without machine code.
@@ -253,7 +253,7 @@ class StoreGraph(Message, frozen=True):
 class CompileGraph(Message, frozen=True):
     """Compile graph `key`; answered by `Assignments`, a `StageNote` per stage, then `CompileDone`.
 
-    `known_texts` names the texts that the engine already has. Without `stages`, there are none unless the compilation
+    `known_texts` names the texts that the engine already has. Without `stages`, stages are sent only if the compilation
     fails.
     """
 
@@ -345,7 +345,7 @@ class GraphsStored(Reply, frozen=True):
 
 
 class CapturedGraphData(msgspec.Struct, frozen=True):
-    """A captured graph: its description, the encoded Buddy graph, the stage of the FX graph, its text as Python."""
+    """A captured graph: its description `info`, the encoded Buddy graph, the stage `fx`, and its Python `code`."""
 
     info: GraphInfo
     graph: bytes

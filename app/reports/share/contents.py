@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from string import ascii_lowercase
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from buddy.app.reports import formatting, numerics, profile
 from buddy.app.reports.python_lines import PythonLines
@@ -24,6 +24,7 @@ from buddy.compiler.protocol import (
     Diagnostic,
     FetchLines,
     GraphInfo,
+    Lines,
     NodeTime,
     OpenPython,
     OutputReport,
@@ -45,6 +46,8 @@ from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
 
 # The maximum number of nodes in the tables of the slowest nodes and of those with the largest errors.
 _MAX_NODES = 20
+# A table as the page's script reads it: `title`, and either `columns`, `right` (the right-aligned columns) and `rows`,
+# or `text` and `file` (the name to save the text as). Optional: `note`, `bad` (a failure) and `badRows` (row numbers).
 Table = dict[str, Any]
 
 
@@ -56,10 +59,7 @@ def shown_path(location: str) -> str:
 
 
 def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
-    """Returns the tables of a graph, in the order in which the report shows them.
-
-    A table has either `rows` or a `text`.
-    """
+    """Returns the tables of a graph, in the order in which the report shows them."""
     return [
         *_failure_tables(graph.problem),
         *_run_tables(graph),
@@ -128,7 +128,7 @@ def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def _timing_text(timing: Timing) -> str:
     spread = f"{formatting.seconds(timing.low)} to {formatting.seconds(timing.high)}"
-    runs = f"{timing.runs} run{'s' * (timing.runs != 1)}, {formatting.thread_count(timing.threads)}"
+    runs = f"{formatting.counted(timing.runs, 'run')}, {formatting.thread_count(timing.threads)}"
     return f"{formatting.seconds(timing.median)} (quartiles {spread}, {runs})"
 
 
@@ -141,19 +141,20 @@ def _node_tables(graph: SharedGraph) -> Iterator[Table]:
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
     if graph.profile is not None:
         timed = profile.timed_nodes(graph.profile, graph.info)[:_MAX_NODES]
-        whole = graph.profile.whole or 1.0
+        run_seconds = graph.profile.whole or 1.0
         times = [
             (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
-             f"{node.time.seconds / whole:.1%}", profile.share_text(node))
+             f"{node.time.seconds / run_seconds:.1%}", profile.share_text(node))
             for node in timed
         ]  # fmt: skip
         heading = ("node", "op", "ms", "of the run", "of the bound")
         yield {**_table("Slowest nodes", heading, times, heading[2:]), "note": profile.summary_lines(graph.profile)[0]}
     if graph.numerics is not None:
         worst = [
-            (rows[n.node].display_name if n.node in rows else n.node, n.value_state, numerics.error_text(n.error),
-             numerics.tolerance_multiple_text(n.error), numerics.tolerance_multiple_text(n.own_error), n.tolerance)
-            for n in numerics.worst_nodes(graph.numerics, _MAX_NODES)
+            (rows[node.node].display_name if node.node in rows else node.node, node.value_state,
+             numerics.error_text(node.error), numerics.tolerance_multiple_text(node.error),
+             numerics.tolerance_multiple_text(node.own_error), node.tolerance)
+            for node in numerics.worst_nodes(graph.numerics, _MAX_NODES)
         ]  # fmt: skip
         columns = ("node", "value", "error", "of tolerance", "alone", "tolerance")
         note = numerics.summary_lines(graph.numerics, graph.info)[0]
@@ -161,7 +162,7 @@ def _node_tables(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _condition_tables(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
-    """Yields the program, the machine, the versions, and the recipe."""
+    """Yields the table of the program, the machine and the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))
     rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]
@@ -176,7 +177,6 @@ def _condition_tables(graph: SharedGraph, welcome: Welcome | None) -> Iterator[T
 # ---- texts, nodes and the whole report -------------------------------------------------------------------------------
 
 
-Answer = TypeVar("Answer")
 # Sends a request and returns its answer.
 Send = Callable[[Request[Any]], Awaitable[Any]]
 # Called with a description of the current step.
@@ -206,7 +206,7 @@ class SharedGraph(NamedTuple):
 
 
 class _Numbers(dict[Any, int]):
-    """Maps values to numbers, which a value gets in the order of first appearance."""
+    """Maps values to numbers. A new value gets the next number when it is looked up."""
 
     def __missing__(self, value: object) -> int:
         self[value] = number = len(self)
@@ -280,10 +280,7 @@ def _zeros(match: re.Match[str]) -> str:
 
 
 def _colours(language: str, quotes: str, line: str) -> str:
-    """Returns the colours of a line as letters with lengths.
-
-    `quotes` are those of a string that is open at its start.
-    """
+    """Returns the colours of a line as letters with lengths. `quotes` belong to a string that is open at its start."""
     runs = python_spans(line, quotes) if language == "python" else spans(language, line)
     return "".join(f"{SYNTAX_LETTERS[name]}{_length(text)}" for name, text in runs)
 
@@ -317,16 +314,22 @@ class _GraphTexts:
             sets: list[int] = []
             while True:
                 window = await self._send(FetchLines(0, text_hash, len(lines), _WINDOW_LINES))
-                derived = frozenset(window.derived)
-                indices = [self._index_of(name, number in derived) for number, name in enumerate(window.names)]
-                set_numbers = {nodes: self._set_of(indices[k] for k in nodes) for nodes in set(window.nodes)}
-                # A text without provenance has no nodes: its lines come from the empty set, number 0.
-                sets += [set_numbers[nodes] for nodes in window.nodes] or [0] * len(window.lines)
+                sets += self._line_sets(window)
                 lines += window.lines
                 if len(lines) >= window.line_count or not window.lines:
                     break
             self._added[text_hash, language] = self._texts.add(language, lines, sets)
         return self._added[text_hash, language]
+
+    def _line_sets(self, window: Lines) -> list[int]:
+        """Returns the number of the set of nodes of each line."""
+        if not window.nodes:
+            # A text without provenance: its lines come from the empty set, number 0.
+            return [0] * len(window.lines)
+        derived = frozenset(window.derived)
+        indices = [self._index_of(name, number in derived) for number, name in enumerate(window.names)]
+        set_numbers = {nodes: self._set_of(indices[number] for number in nodes) for nodes in set(window.nodes)}
+        return [set_numbers[nodes] for nodes in window.nodes]
 
     def _index_of(self, name: str, is_derived: bool) -> int | None:
         """Returns the index that stands for a node in a set, `None` if the node is not one of the graph."""
@@ -428,17 +431,17 @@ def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
 
 def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[object]]:
     """Returns the columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
-    rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
-    lowered = [assignments.get(row.stable) for row in rows]
+    rows, by_node = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
+    assignments = [by_node.get(row.stable) for row in rows]
     locations = [row.location.rpartition(":") for row in rows]
     files = {path: number for number, path in enumerate(paths)}
     columns: dict[str, list[Any]] = {
         "name": [row.display_name for row in rows],
         "op": [row.target if row.opcode.startswith("call") else row.opcode for row in rows],
         "result": [f"{row.dtype}[{row.shape}]" if row.dtype or row.shape else "" for row in rows],
-        "lowering": [assignment.lowering if assignment else "" for assignment in lowered],
-        "function": [assignment.function if assignment else "" for assignment in lowered],
-        "reason": [assignment.reason if assignment else "" for assignment in lowered],
+        "lowering": [assignment.lowering if assignment else "" for assignment in assignments],
+        "function": [assignment.function if assignment else "" for assignment in assignments],
+        "reason": [assignment.reason if assignment else "" for assignment in assignments],
         "file": [files.get(path, -1) for path, _, _ in locations],
         "line": [int(line) - 1 if line.isdecimal() else -1 for _, _, line in locations],
         "location": [shown_path(row.location) for row in rows],
@@ -460,7 +463,7 @@ def _milliseconds_of(time: NodeTime | None) -> float | None:
 def _error_of(numbers: NodeNumbers | None) -> float | None:
     """Returns the largest difference of a node from its reference, as a multiple of the tolerance.
 
-    It is `None` if it was not measured. Differing NaNs and infinities count as 1e9, because JSON has no infinity.
+    Returns `None` if it was not measured. Differing NaNs and infinities count as 1e9, because JSON has no infinity.
     """
     error = numbers.error if numbers is not None else None
     if error is None:

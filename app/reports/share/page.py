@@ -27,7 +27,7 @@ _ROLES = (
     "text", "dim", "faint", "title", "accent", "ok", "warn", "bad", "added", "removed", "added-word", "removed-word",
     "cursor", "match", "linked-line", "bar", "number", "fold",
 )  # fmt: skip
-# The start of a file in which the title of a report is looked for.
+# The title of a report is in this many bytes at the start of its file.
 _HEAD_BYTES = 4096
 # The end of the title of each report.
 _TITLE_END = "· buddy-tui</title>".encode()
@@ -41,9 +41,9 @@ def make_page(contents: Mapping[str, object], summary: str) -> str:
     script = "\n".join(map(_read, _SCRIPTS))
     data = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)
-    # Only this script and this style sheet apply, and nothing is fetched: a text of the program can do neither.
+    # A browser uses only this script and this style sheet, and fetches nothing, whatever the program's texts contain.
     policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'"
-    values = {
+    replacements = {
         "TITLE": html.escape(f"{contents['source']} · buddy-tui"),
         "POLICY": html.escape(policy),
         "STYLE": style,
@@ -52,11 +52,11 @@ def make_page(contents: Mapping[str, object], summary: str) -> str:
         "DATA": base64.b64encode(packed).decode("ascii"),
     }
     # One pass, so that a marker inside of a value stays as it is.
-    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _read("page.html"))
+    return re.sub(r"@([A-Z]+)@", lambda match: replacements[match[1]], _read("page.html"))
 
 
 def may_be_replaced(path: Path) -> bool:
-    """Whether `path` may be replaced by a report: it does not exist, or is one. Raises `OSError`."""
+    """Whether a report may replace `path`: the file does not exist, or is a report. Raises `OSError`."""
     if not path.exists():
         return True
     with path.open("rb") as file:
@@ -75,11 +75,11 @@ def _hash_of(text: str) -> str:
 def _theme_rules() -> str:
     """Returns CSS rules with the colours of the light theme, and those of the dark theme for readers who prefer it."""
     light, dark = _variables(_LIGHT), _variables(_DARK)
-    tokens = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
+    token_rules = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
     return (
         f":root {{ color-scheme: light; {light} }}\n"
         f"@media screen {{ :root[data-theme=dark] {{ color-scheme: dark; {dark} }} }}\n"
-        f"{tokens}"
+        f"{token_rules}"
     )
 
 
@@ -91,8 +91,8 @@ def _variables(name: str) -> str:
     pairs = [("background", theme.colors["background"]), ("panel", theme.colors["panel"])]
     pairs += [("border", theme.variables["border-blurred"])]
     for role, style in styles.items():
-        pairs += [(role + ("-on" if ground else ""), colour) for ground, colour in _COLOUR.findall(style)]
-    return " ".join(f"--{key}: {colour};" for key, colour in pairs)
+        pairs += [(role + ("-on" if on else ""), colour) for on, colour in _COLOUR.findall(style)]
+    return " ".join(f"--{variable}: {colour};" for variable, colour in pairs)
 
 
 async def encode_report(
@@ -103,7 +103,7 @@ async def encode_report(
 
     `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
-    import asyncio  # a verb that rejects its source does without it
+    import asyncio  # takes time, which a verb that rejects its source saves
 
     encode = await collect_contents(graphs, send, welcome, progress, is_shared)
     progress("colouring the lines")

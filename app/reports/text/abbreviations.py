@@ -57,7 +57,7 @@ class TypeNames:
             self._names.setdefault(long_type.text, f"!T{len(self._names) + 1}")
 
     def show(self, *text_hashes: str) -> bool:
-        """Sets the texts whose types are replaced by names. Returns whether they have changed."""
+        """Sets the texts whose types are replaced by names. Returns whether the set of texts has changed."""
         shown = tuple(text_hash for text_hash in text_hashes if text_hash in self._types)
         if shown == self._shown_texts:
             return False
@@ -95,7 +95,7 @@ _GAP = re.compile(r"… \(([\d,]+) more characters\)")
 class ConstantGap(NamedTuple):
     """An elided part of a line: the `missing` characters of the full line from `start` on.
 
-    With `at_end`, it is the end of a truncated line. Then `missing` counts the constants in it as elided.
+    With `at_end`, the gap is the end of a truncated line, and `missing` counts the constants in the gap as elided.
     """
 
     start: int
@@ -127,7 +127,7 @@ class Expansions:
         self._full: set[tuple[str, int]] = set()
 
     def clear(self) -> None:
-        """Elides and abbreviate all lines again."""
+        """Elides and abbreviates all lines again."""
         self._filled.clear()
         self._full.clear()
 

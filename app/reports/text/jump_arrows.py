@@ -71,15 +71,16 @@ class JumpArrows:
         own_lane = own_arrow.lane if own_arrow is not None and own_arrow.lane < lanes else 0
         cells = []
         for lane in reversed(range(lanes)):
-            arrow = self._arrow_in(lane, line)
-            if arrow is not None and arrow == own_arrow:
-                kind = "top" if line == arrow.first else "bottom" if line == arrow.last else "branch"
-            elif lane < own_lane:
-                kind = "across" if arrow is None else "cross"
+            vertical = self._arrow_in(lane, line)
+            horizontal = own_arrow if lane < own_lane else None
+            if vertical is not None and vertical == own_arrow:
+                kind = "top" if line == vertical.first else "bottom" if line == vertical.last else "branch"
+            elif horizontal is not None:
+                kind = "across" if vertical is None else "cross"
             else:
-                kind = "" if arrow is None else "bar"
-            highlighted = cursor_arrow is not None and cursor_arrow in (arrow, own_arrow if lane < own_lane else None)
-            cells.append((_glyph(kind, glyphs), "key" if highlighted else "dim"))
+                kind = "" if vertical is None else "bar"
+            is_highlighted = cursor_arrow is not None and cursor_arrow in (vertical, horizontal)
+            cells.append((_glyph(kind, glyphs), "key" if is_highlighted else "dim"))
         tip_role = "key" if own_arrow is not None and own_arrow == cursor_arrow else "dim"
         return [*cells, (_tip(line, own_arrow, lanes, glyphs), tip_role)]
 

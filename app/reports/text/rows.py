@@ -1,7 +1,6 @@
 """Maps the lines of texts to rows of a pane: those of one text with folded regions, and those of a diff of two texts.
 
-In a diff, long runs of equal lines are folded. A hunk is `(before, removed, after, added)`: the `removed` lines of the
-old text from line `before` on became the `added` lines of the new text from line `after` on. Does not import Textual.
+In a diff, long runs of equal lines are folded. Does not import Textual.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class TextFold(NamedTuple):
 
 
 class Folds:
-    """Maps the lines of a text to rows. Rows are the lines in `window` (first, last) that no fold hides.
+    """Maps the lines of a text, `lines` in number, to rows: the lines in `window` (first, last) that no fold hides.
 
     `visible_folds` are the folds whose first line has a row, in order.
     """
@@ -97,7 +96,7 @@ NO_LINES = HiddenLines(0, 0, 0)
 class DiffPart(NamedTuple):
     """Consecutive lines of both texts, `lines`, that are equal or changed.
 
-    `hidden` are the lines that are folded under the last line of the new text, `None` if it is not folded.
+    `hidden` are the lines that are folded under the part's last line of the new text, `None` without a fold.
     """
 
     is_equal: bool
@@ -127,30 +126,32 @@ class DiffSection(NamedTuple):
         parts: list[DiffPart] = []
         old_line, new_line = self.begin
         for before, removed, after, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
-            parts.append(DiffPart(True, (old_line, after - new_line, new_line, after - new_line)))
-            parts.append(DiffPart(False, (before, removed, after, added)))
+            equal_count = after - new_line
+            if equal_count:
+                parts.append(DiffPart(True, (old_line, equal_count, new_line, equal_count)))
+            if removed or added:
+                parts.append(DiffPart(False, (before, removed, after, added)))
             old_line, new_line = before + removed, after + added
-        return [part for part in parts if part.lines[1] or part.lines[3]]
+        return parts
 
     def between(self, first: int, end: int) -> DiffSection:
-        """Returns the section of lines `first` to `end` of the new text, without lines removed at its ends."""
+        """Returns the section of lines `first` to `end - 1` of the new text, without lines removed at its ends."""
         hunks: list[Hunk] = []
-        # The position after the last hunk that ends before `first`.
-        previous_end = (0, 0)
+        # The position after the last hunk that ends before `first`. Between hunks, lines correspond one to one.
+        old_line, new_line = 0, 0
         for before, removed, after, added in self.hunks:
             if after + added <= first:
-                previous_end = (before + removed, after + added)
+                old_line, new_line = before + removed, after + added
             elif after < end:
                 start = max(after, first)
                 hunks.append((before, removed, start, min(after + added, end) - start))
         if not hunks:
-            old_first = previous_end[0] + first - previous_end[1]
+            old_first = old_line + first - new_line
             return DiffSection([], (old_first, first), (old_first + end - first, end))
         first_before, _, first_after, _ = hunks[0]
         before, removed, after, added = hunks[-1]
-        return DiffSection(
-            hunks, (first_before - (first_after - first), first), (before + removed + end - after - added, end)
-        )
+        old_first, old_end = first_before - (first_after - first), before + removed + end - (after + added)
+        return DiffSection(hunks, (old_first, first), (old_end, end))
 
 
 def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
@@ -178,7 +179,7 @@ def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> 
     fold_index = 0
     while remaining:
         part = remaining.pop()
-        after, added = part.lines[2:]
+        _, _, after, added = part.lines
         while fold_index < len(folds) and folds[fold_index].last < after:
             fold_index += 1
         fold = folds[fold_index] if fold_index < len(folds) else None
@@ -233,8 +234,8 @@ class DiffRow(NamedTuple):
 class _Run(NamedTuple):
     """Consecutive rows of one kind, with the lines of a hunk.
 
-    `origin` is the line of the new text where the equal lines start of which this run is a part, -1 for a changed run.
-    `hidden` are the lines that are folded under its last line.
+    Equal lines may be several runs, with the same `origin`: the first of these lines in the new text. It is -1 for a
+    changed run. `hidden` are the lines that are folded under the last line of the run.
     """
 
     kind: DiffRowKind
@@ -349,7 +350,7 @@ class DiffRows:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfolds the fold at row `number`, or folds the equal lines that contain the row. Returns whether it did."""
+        """Unfolds the fold at row `number`, or folds the equal lines around the row. Returns false without either."""
         run, row = self._runs[bisect_right(self._starts, number) - 1], self.row(number)
         if run.kind == "fold":
             self._unfolded.add(run.origin)

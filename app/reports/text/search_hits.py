@@ -42,7 +42,7 @@ class Pattern(NamedTuple):
         return compile_pattern(self.expression, self.ignore_case)
 
 
-# The pattern without a search.
+# Stands for no search.
 NO_PATTERN = Pattern("", "")
 
 
@@ -68,9 +68,9 @@ class SlowPatternError(BuddyError):
 
 @contextlib.contextmanager
 def limited_time(seconds: float) -> Iterator[None]:
-    """Raises `SlowPatternError` if searches in this block need more processor time. Only in the main thread.
+    """Raises `SlowPatternError` if the block needs more processor time. Does nothing outside of the main thread.
 
-    `re` handles signals while it matches, so a timer interrupts it.
+    `re` handles signals while it matches, so a timer interrupts the match.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,8 @@ def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = Fal
         return [number for number, text in enumerate(texts) if compiled.search(text)]
     parts = pattern.expression.replace("\\ ", " ").split()
     across_lines = pattern._replace(source="(?m)" + r"\s+".join(parts), regex=True)
-    # It is invalid if a space was inside of a construct, such as a set of characters: then spaces match only spaces.
+    # The new pattern is invalid if a space was inside of a construct, such as a set of characters. Then spaces match
+    # only spaces.
     with contextlib.suppress(PatternError):
         compiled = across_lines.compile()
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
@@ -146,15 +147,15 @@ def first_and_last_text(rows: Sequence[StageRow], stages: Sequence[StageHits]) -
     """
     if not stages:
         return "in no stage"
-    last = next(index for index, row in enumerate(rows) if row.key == stages[-1].row.key)
-    next_stage = rows[last + 1].stage.name if last + 1 < len(rows) else ""
+    last_index = next(index for index, row in enumerate(rows) if row.key == stages[-1].row.key)
+    next_stage = rows[last_index + 1].stage.name if last_index + 1 < len(rows) else ""
     first = f"first in {stages[0].row.stage.name} ({_line_count_text(stages[0])})"
     return f"{first}, gone after {next_stage}" if next_stage else f"{first}, and in the last stage"
 
 
 def _line_count_text(stage: StageHits) -> str:
     more = "+" if stage.hits.more else ""
-    return f"{stage.count:,}{more} line{'s' * (stage.count != 1)}"
+    return f"{stage.count:,}{more} line{'' if stage.count == 1 else 's'}"
 
 
 def stage_note(stage: StageHits, is_first: bool) -> str:

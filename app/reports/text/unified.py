@@ -9,7 +9,8 @@ from functools import lru_cache
 
 # The number of equal lines before and after a change.
 CONTEXT = 3
-# (before, removed, after, added), as in `buddy.compiler.protocol.Compared`.
+# (before, removed, after, added), as in `buddy.compiler.protocol.Compared`: the `removed` lines of the old text from
+# line `before` on became the `added` lines of the new text from line `after` on.
 Hunk = tuple[int, int, int, int]
 
 
@@ -59,10 +60,7 @@ def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]
 
 
 def _line_range(start: int, end: int) -> str:
-    """Returns a range in unified format: the first line and the number of lines.
-
-    An empty range has the line before it.
-    """
+    """Returns a range of lines in unified format: the first line, or the line before an empty range, and the number."""
     return f"{start + (end > start)},{end - start}"
 
 
@@ -81,9 +79,9 @@ Spans = tuple[tuple[int, int], ...]
 def changed_words(
     before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
 ) -> tuple[Spans, Spans]:
-    """Returns the spans of the words that differ between the lines `before` and `after`, in each of them.
+    """Returns the spans of the differing words in the line `before`, and in the line `after`.
 
-    They are empty if the lines are unrelated or longer than `MAX_WORDS`.
+    Both are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
     Without `names`, SSA values and labels count as equal, unless nothing else differs, and aliases count as their
     counterparts in `aliases` (see `buddy.compiler.protocol.Compared`).
@@ -95,17 +93,17 @@ def changed_words(
         return _differing_spans(old, new, old, new)
     counterparts = dict(aliases)
     translated = [counterparts.get(word, word) for word in old]
+    # A key is the word, but only its first character for an SSA value or a label.
     old_keys, new_keys = (
         [word[0] if word[:1] in ("%", "^") else word for word in words] for words in (translated, new)
     )
-    return _differing_spans(old, new, *((old_keys, new_keys) if old_keys != new_keys else (translated, new)))
+    if old_keys == new_keys:
+        return _differing_spans(old, new, translated, new)
+    return _differing_spans(old, new, old_keys, new_keys)
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
-    """Returns the spans of the words of `old` and of `new` whose keys differ.
-
-    The keys are compared instead of the words.
-    """
+    """Returns the spans of the words of `old` and of `new` whose keys differ; empty if the lines are unrelated."""
     start, end = _common_ends(old_keys, new_keys)
     old_middle, new_middle = old_keys[start : len(old_keys) - end], new_keys[start : len(new_keys) - end]
     required = MIN_EQUAL_SHARE * (len(old_keys) + len(new_keys))

@@ -50,52 +50,64 @@ def hunks_between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
     """Returns the hunks between the equal pairs of two sequences, which have `before` and `after` items."""
     result: list[Hunk] = []
     # The positions after the previous pair.
-    i = j = 0
+    next_x = next_y = 0
     for x, y in (*pairs, (before, after)):
-        if x > i or y > j:
-            result.append(Hunk(i, x - i, j, y - j))
-        i, j = x + 1, y + 1
+        if x > next_x or y > next_y:
+            result.append(Hunk(next_x, x - next_x, next_y, y - next_y))
+        next_x, next_y = x + 1, y + 1
     return result
 
 
 def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
     """Returns pairs of positions of equal items, increasing in both sequences."""
     pairs: list[Pair] = []
-    # The gaps that are still to be compared: items `a` to `b - 1` of `one` with items `c` to `d - 1` of `other`.
-    gaps = [(0, len(one), 0, len(other))]
+    # The gaps that are still to be compared.
+    gaps = [_Gap(0, len(one), 0, len(other))]
     while gaps:
-        a, b, c, d = gaps.pop()
-        while a < b and c < d and one[a] == other[c]:
-            pairs.append((a, c))
-            a, c = a + 1, c + 1
-        while a < b and c < d and one[b - 1] == other[d - 1]:
-            b, d = b - 1, d - 1
-            pairs.append((b, d))
-        if a == b or c == d:
+        x, end_x, y, end_y = gaps.pop()
+        while x < end_x and y < end_y and one[x] == other[y]:
+            pairs.append((x, y))
+            x, y = x + 1, y + 1
+        while x < end_x and y < end_y and one[end_x - 1] == other[end_y - 1]:
+            end_x, end_y = end_x - 1, end_y - 1
+            pairs.append((end_x, end_y))
+        if x == end_x or y == end_y:
             continue
-        anchors = _find_anchors(one, other, a, b, c, d)
+        gap = _Gap(x, end_x, y, end_y)
+        anchors = _find_anchors(one, other, gap)
         if anchors:
             pairs += anchors
-            gaps += _gaps(anchors, a, b, c, d)
+            gaps += _gaps_around(anchors, gap)
         else:
-            pairs += [(a + x, c + y) for x, y in _match_by_edits(one[a:b], other[c:d])]
+            edit_pairs = _match_by_edits(one[x:end_x], other[y:end_y])
+            pairs += [(x + edit_x, y + edit_y) for edit_x, edit_y in edit_pairs]
     pairs.sort()
     return pairs
 
 
-def _gaps(anchors: list[Pair], a: int, b: int, c: int, d: int) -> list[tuple[int, int, int, int]]:
-    """Returns the gaps, as in `matches`, before, between and after the anchors in the ranges `a` to `b`, `c` to `d`."""
+class _Gap(NamedTuple):
+    """Items `x` to `end_x - 1` of the first sequence, and items `y` to `end_y - 1` of the second one."""
+
+    x: int
+    end_x: int
+    y: int
+    end_y: int
+
+
+def _gaps_around(anchors: list[Pair], gap: _Gap) -> list[_Gap]:
+    """Returns the gaps before, between and after the anchors in `gap`."""
     gaps = []
-    for x, y in (*anchors, (b, d)):
-        if x > a and y > c:
-            gaps.append((a, x, c, y))
-        a, c = x + 1, y + 1
+    start_x, start_y = gap.x, gap.y
+    for x, y in (*anchors, (gap.end_x, gap.end_y)):
+        if x > start_x and y > start_y:
+            gaps.append(_Gap(start_x, x, start_y, y))
+        start_x, start_y = x + 1, y + 1
     return gaps
 
 
-def _find_anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d: int) -> list[Pair]:
-    """Returns the longest increasing run of pairs of items that occur once in each of the two ranges."""
-    left, right = _unique_positions(one, a, b), _unique_positions(other, c, d)
+def _find_anchors(one: Sequence[int], other: Sequence[int], gap: _Gap) -> list[Pair]:
+    """Returns the longest increasing run of pairs of items that occur once in each of the two ranges of `gap`."""
+    left, right = _unique_positions(one, gap.x, gap.end_x), _unique_positions(other, gap.y, gap.end_y)
     pairs = [(position, right[item]) for item, position in left.items() if item in right]
     # For each length of a run, minus 1: the smallest `y` at which a run of this length ends, and the index of that
     # pair. `previous` has for each pair the index of the one before it in its run, -1 for none.
@@ -149,39 +161,43 @@ def _match_by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
 def _path(one: Sequence[int], other: Sequence[int], max_edits: int) -> tuple[list[Pair], int, int]:
     """Returns the pairs on a shortest edit path, and the point (x, y) where the path ends.
 
-    It ends at the end of both sequences, or at the furthest point within `max_edits` edits.
+    The path ends at the end of both sequences, or at the furthest point within `max_edits` edits.
     """
-    n, m = len(one), len(other)
-    # The furthest `x` that was reached on each diagonal `k` (`x - y`); `trail` has a copy from before each edit.
+    end_x, end_y = len(one), len(other)
+    # The furthest `x` that was reached on each diagonal (`x - y`); `trail` has a copy from before each edit.
     furthest = {1: 0}
     trail: list[dict[int, int]] = []
-    for edits in range(min(n + m, max_edits) + 1):
+    for edits in range(min(end_x + end_y, max_edits) + 1):
         trail.append(dict(furthest))
-        for k in range(-edits, edits + 1, 2):
-            x = _entry_point(furthest, k, edits)[0]
-            while x < n and 0 <= x - k < m and one[x] == other[x - k]:
+        for diagonal in range(-edits, edits + 1, 2):
+            x = _entry_point(furthest, diagonal, edits)[0]
+            while x < end_x and 0 <= x - diagonal < end_y and one[x] == other[x - diagonal]:
                 x += 1
-            furthest[k] = x
-            if x >= n and x - k >= m:
-                return _walk_back(trail, n, m), n, m
-    # The last edit has reached every second diagonal: the entries of the others are from the edit before.
+            furthest[diagonal] = x
+            if x >= end_x and x - diagonal >= end_y:
+                return _walk_back(trail, end_x, end_y), end_x, end_y
+    # The last edit has reached every second diagonal. The entries of the other diagonals are from the edit before.
     parity = (len(trail) - 1) % 2
-    ends = [(x, x - k) for k, x in furthest.items() if (k - parity) % 2 == 0 and x <= n and 0 <= x - k <= m]
+    ends = [
+        (x, x - diagonal)
+        for diagonal, x in furthest.items()
+        if (diagonal - parity) % 2 == 0 and x <= end_x and 0 <= x - diagonal <= end_y
+    ]
     x, y = max(ends, key=sum)
     return _walk_back(trail, x, y), x, y
 
 
-def _entry_point(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
-    """Returns the `x` at which edit number `edits` enters diagonal `k` (`x - y`), and the diagonal it comes from."""
-    if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
-        return furthest[k + 1], k + 1
-    return furthest[k - 1] + 1, k - 1
+def _entry_point(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
+    """Returns the `x` at which edit number `edits` enters `diagonal` (`x - y`), and the diagonal it comes from."""
+    if diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]):
+        return furthest[diagonal + 1], diagonal + 1
+    return furthest[diagonal - 1] + 1, diagonal - 1
 
 
-def _walk_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
-    """Returns the pairs on the path to (n, m); `trail` has the furthest points before each edit."""
+def _walk_back(trail: list[dict[int, int]], end_x: int, end_y: int) -> list[Pair]:
+    """Returns the pairs on the path to (end_x, end_y); `trail` has the furthest points before each edit."""
     pairs: list[Pair] = []
-    x, y = n, m
+    x, y = end_x, end_y
     for edits in range(len(trail) - 1, -1, -1):
         previous_diagonal = _entry_point(trail[edits], x - y, edits)[1]
         start_x = trail[edits][previous_diagonal]
@@ -236,19 +252,20 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
     aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
     one, other = list(line_keys(before, language, aliases[0])), list(line_keys(after, language, aliases[1]))
     # The printer orders definitions by use. Those that both texts have correspond in any order: they share a number.
-    numbers = dict.fromkeys(set(aliases[0].key_of_alias.values()).intersection(aliases[1].key_of_alias.values()), 0)
+    common = set(aliases[0].key_of_alias.values()).intersection(aliases[1].key_of_alias.values())
+    numbers = dict.fromkeys(common, 0)
     keys = [[numbers.setdefault(line.key, len(numbers) + 1) for line in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
-    i = j = 0
+    next_x = next_y = 0
     for x, y in _Alignment(one, other, keys, matches(*keys)).pairs():
-        renaming.forget(before[i:x], one[i:x], 0)
-        renaming.forget(after[j:y], other[j:y], 1)
+        renaming.forget(before[next_x:x], one[next_x:x], 0)
+        renaming.forget(after[next_y:y], other[next_y:y], 1)
         if renaming.add_lines(one[x], other[y], before[x]):
             pairs.append((x, y))
-        i, j = x + 1, y + 1
-    names = {key: alias for alias, key in aliases[1].key_of_alias.items()}
-    counterparts = tuple((alias, names.get(key, "")) for alias, key in aliases[0].key_of_alias.items())
+        next_x, next_y = x + 1, y + 1
+    new_aliases = {key: alias for alias, key in aliases[1].key_of_alias.items()}
+    counterparts = tuple((alias, new_aliases.get(key, "")) for alias, key in aliases[0].key_of_alias.items())
     return Difference(hunks_between(pairs, len(before), len(after)), len(before), len(after), counterparts)
 
 
@@ -270,7 +287,7 @@ class _Alignment:
         self._scopes = list(accumulate(line_key.starts_scope for line_key in one))
 
     def pairs(self) -> list[Pair]:
-        """Returns the pairs, in order."""
+        """Returns the pairs, in order, after the moves."""
         for index in range(len(self._pairs)):
             (x, y), (previous_x, previous_y) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
             is_next_x, is_next_y = x - previous_x == 1, y - previous_y == 1
@@ -282,10 +299,11 @@ class _Alignment:
     def _slide(self, index: int, side: int) -> None:
         """Moves the lines before pair `index` that only text `side` has, up or down, if more names agree then.
 
-        The lines move past a pair by pairing its line of the other text with the line of text `side` that is `size`
-        lines away, if that has the same key.
+        To move them past a pair, the line of the other text is paired with the line of text `side` that is `size` lines
+        away, if both have the same key.
         """
         pairs = self._pairs
+        # The number of lines that move.
         size = pairs[index][side] - (pairs[index - 1][side] if index else -1) - 1
         # The number of pairs to move past, negative for pairs above, and how many more votes agree then.
         best, best_gain = 0, 0
@@ -294,8 +312,7 @@ class _Alignment:
             while count < MAX_SLIDE:
                 position = index - 1 - count if direction < 0 else index + count
                 moved = self._moved(position, side, -direction * size)
-                is_adjacent = not count or self._follows(position, position - direction)
-                if moved is None or not is_adjacent:
+                if moved is None or (count and not self._follows(position, position - direction)):
                     break
                 count += 1
                 gain += self._agreement(moved, pairs[position]) - self._agreement(pairs[position], pairs[position])
@@ -310,7 +327,7 @@ class _Alignment:
             pairs[position] = moved
 
     def _follows(self, position: int, neighbour: int) -> bool:
-        """True if the pairs at two neighbouring positions are next to each other in both texts."""
+        """Returns whether the pairs at two neighbouring positions are next to each other in both texts."""
         one, other = self._pairs[position], self._pairs[neighbour]
         return abs(one[0] - other[0]) == abs(one[1] - other[1]) == 1
 
@@ -334,8 +351,9 @@ class _Alignment:
 
     def _names(self, pair: Pair) -> list[tuple[int, str, str]]:
         """Returns the names that correspond if the two lines are a pair, each with the number of the function."""
-        one, other = self._line_keys[0][pair[0]].names, self._line_keys[1][pair[1]].names
-        return [(self._scopes[pair[0]], a, b) for a, b in zip(one, other, strict=False)]
+        names, other_names = self._line_keys[0][pair[0]].names, self._line_keys[1][pair[1]].names
+        scope = self._scopes[pair[0]]
+        return [(scope, name, other_name) for name, other_name in zip(names, other_names, strict=False)]
 
     def _vote(self, pair: Pair, weight: int) -> None:
         """Adds the votes of a pair of lines, or removes them if `weight` is -1."""
@@ -366,18 +384,18 @@ class _Renaming:
         if len(one.names) != len(other.names):
             return False
         agrees, defined = True, None
-        for a, b in zip(one.names, other.names, strict=True):
-            if forth.get(a) == b and back.get(b) == a:
+        for name, other_name in zip(one.names, other.names, strict=True):
+            if forth.get(name) == other_name and back.get(other_name) == name:
                 continue
-            if a in forth or b in back:
+            if name in forth or other_name in back:
                 defined = defined_names(line) if defined is None else defined
-                if a not in defined:
+                if name not in defined:
                     agrees = False
                     continue
-                self._drop(a, b)
-            forth[a], back[b] = b, a
+                self._drop(name, other_name)
+            forth[name], back[other_name] = other_name, name
             # Names of different kinds, such as `%0` and `^bb0`, do not correspond.
-            agrees = agrees and a[0] == b[0]
+            agrees = agrees and name[0] == other_name[0]
         return agrees
 
     def forget(self, lines: Sequence[str], keys_of_lines: Sequence[LineKey], text: int) -> None:
@@ -390,13 +408,13 @@ class _Renaming:
                     if other is not None and back.get(other) == name:
                         del back[other]
 
-    def _drop(self, a: str, b: str) -> None:
-        """Removes the correspondences of name `a` of the first text, and of name `b` of the second one."""
+    def _drop(self, name: str, other_name: str) -> None:
+        """Removes the correspondences of `name` in the first text, and of `other_name` in the second one."""
         forth, back = self._other_name
-        if a in forth:
-            back.pop(forth.pop(a), None)
-        if b in back:
-            forth.pop(back.pop(b), None)
+        if name in forth:
+            back.pop(forth.pop(name), None)
+        if other_name in back:
+            forth.pop(back.pop(other_name), None)
 
     def _forget_local_names(self) -> None:
         """Removes the names of values and labels, which are local to a function. Aliases and metadata are not."""

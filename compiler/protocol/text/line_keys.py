@@ -90,7 +90,7 @@ class AliasTable:
                 self._sigils.add(match[1][0])
 
     def expand(self, text: str) -> str:
-        """Returns `text` with keys in place of aliases. String literals are unchanged, and have to be passed alone."""
+        """Returns `text` with keys in place of aliases; a string literal unchanged. Other text contains no literals."""
         if self._patterns is not None and not text.startswith('"'):
             for sigil in self._sigils:
                 if sigil in text:
@@ -148,8 +148,10 @@ def _normalized(line: str, language: str, comment: str) -> str:
     if language == "asm":
         line = _ASM_ADDRESS.sub("", line)
     if language == "llvm":
+        if "!dbg" in line or "line:" in line:
+            line = _LLVM_DEBUG_INFO.sub("", line)
         # Branches refer to the label `1:` as `%1`.
-        line = _LLVM_LABEL.sub(r"%\1:", _LLVM_DEBUG_INFO.sub("", line) if "!dbg" in line or "line:" in line else line)
+        line = _LLVM_LABEL.sub(r"%\1:", line)
     if language == "mlir" and "{" in line and "," in line and "}" in line:
         # In other languages the words between braces have an order: types of LLVM, arguments of C++.
         line = _with_sorted_attributes_cached(line)
@@ -157,7 +159,7 @@ def _normalized(line: str, language: str, comment: str) -> str:
 
 
 def _with_sorted_attributes_cached(line: str) -> str:
-    """Like `with_sorted_attributes`, but parses the text between the outermost braces once for all lines with it."""
+    """Returns `with_sorted_attributes(line)`. Parses equal texts between the outermost braces of lines once."""
     start, end = line.index("{"), line.rindex("}") + 1
     if end <= start or '"' in line[:start]:
         return with_sorted_attributes(line)

@@ -23,17 +23,14 @@ _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 
 
 def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
-    """Returns a pair of line numbers for each jump, in order: of the jump and of its target label.
-
-    `lines` are numbered from `first`.
-    """
+    """Returns the line number of each jump with that of its target label, in order. Numbers `lines` from `first`."""
     labels = {match[1]: number for number, line in enumerate(lines, first) if (match := _LABEL.match(line))}
     matches = ((number, _JUMP.match(line)) for number, line in enumerate(lines, first))
     return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]
 
 
-# A longer `dense<…>` constant is shortened to its first characters. A line that is still longer than the maximum is
-# truncated.
+# A longer `dense<…>` constant is shortened to its first `_CONSTANT_PREFIX_CHARACTERS`. A line that is then longer than
+# `MAX_LINE_CHARACTERS` is truncated.
 MAX_CONSTANT_CHARACTERS = 200
 _CONSTANT_PREFIX_CHARACTERS = 32
 MAX_LINE_CHARACTERS = 4000
@@ -97,8 +94,8 @@ class IndexedText:
     @property
     def size(self) -> int:
         """The approximate size in memory, in bytes."""
-        index = 0 if self._ends is None else len(self._ends) * 8
-        return len(self.content) + len(self.line_sets) * 4 + len(self.machine.content) + index
+        index_size = 0 if self._ends is None else len(self._ends) * 8
+        return len(self.content) + len(self.line_sets) * 4 + len(self.machine.content) + index_size
 
     @property
     def is_indexed(self) -> bool:
@@ -149,8 +146,8 @@ class IndexedText:
     def own_line(self, node: str) -> int:
         """Returns the line that comes from `node` and the fewest other nodes; -1 if no line comes from `node`.
 
-        Among these, it is the first line without a constant, if any. A line that comes from many nodes, such as the
-        first line of a function, does not represent one of them.
+        Of several such lines, returns the first one without a constant, if any. A line that comes from many nodes, such
+        as the first line of a function, does not represent one of them.
         """
         lines, _ = self.lines_of_node(node, _OWN_LINE_WINDOW)
         candidates = [line for line in lines if line < lines[0] + _OWN_LINE_WINDOW]

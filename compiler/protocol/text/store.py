@@ -202,18 +202,18 @@ class TextStore:
         return sum(text.size for text in self._texts.values())
 
     def put(self, name: str, text: IndexedText) -> None:
-        """Stores a text, unless there is one with this name, which stays. Other texts may be removed to make room."""
+        """Stores a text, unless a text with this name is stored already. May evict other texts."""
         if name not in self._texts:
             self._texts[name] = text
         self._texts.move_to_end(name)
         self._evict(spare=name)
 
     def add_reader(self, prefix: str, reader: TextReader) -> None:
-        """Adds a reader of the texts whose names start with `prefix`, which ends with "-", from files."""
+        """Adds a reader of the texts whose names start with `prefix`, which ends with its only "-"."""
         self._readers[prefix] = reader
 
     def get(self, name: str) -> IndexedText | None:
-        """Returns a text, read from its file if it is one of a dump; `None` if it is not known."""
+        """Returns a text, which is read and stored if it is not stored yet; `None` if it is unknown."""
         text = self._texts.get(name)
         if text is not None:
             self._texts.move_to_end(name)
@@ -222,7 +222,7 @@ class TextStore:
         return text
 
     def content(self, name: str) -> str | None:
-        """Returns the content of a text, `None` if it is unknown. A text that is read from its file is not stored."""
+        """Returns the content of a text, `None` if it is unknown. A text that is read for this is not stored."""
         if name in self._texts:
             return self._texts[name].content
         reader = self._reader_of(name)

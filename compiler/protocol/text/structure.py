@@ -65,6 +65,7 @@ def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
         return None
     if _opens_region(text.line(line)):
         return line, _end_of(text, line)
+    # Searches upwards for the opening of the enclosing region.
     max_indent = _max_indent_of_opening(text, line)
     while line > 0 and max_indent >= 0:
         line -= 1
@@ -106,7 +107,7 @@ def _end_of(text: IndexedText, first: int) -> int:
 
 
 def _opens_region(line: str) -> bool:
-    """True if a region starts after `line`."""
+    """Returns whether a region starts after `line`."""
     return line.rstrip().endswith("{")
 
 
@@ -146,9 +147,8 @@ def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
     name = _SYMBOL_REFERENCE.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
     if name is None or not op.endswith(("func", "global", "module")):
         return None
-    op_name = op.rpartition(".")[2]
-    kind: SymbolKind = "global" if op_name == "global" else "module" if op_name == "module" else "function"
-    return name[1], kind
+    kinds: dict[str, SymbolKind] = {"global": "global", "module": "module"}
+    return name[1], kinds.get(op.rpartition(".")[2], "function")
 
 
 def _numbered_lines(text: IndexedText) -> Iterator[tuple[int, str]]:
@@ -203,7 +203,9 @@ def python_structure(content: str) -> PythonStructure:
 def _kind_of_text(line: str) -> int:
     """Returns the kind of a line that no statement changes: blank, comment or code."""
     text = line.strip()
-    return LineKind.BLANK if not text else LineKind.COMMENT if text.startswith("#") else LineKind.CODE
+    if not text:
+        return LineKind.BLANK
+    return LineKind.COMMENT if text.startswith("#") else LineKind.CODE
 
 
 def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
@@ -274,5 +276,5 @@ def _blocks_of(statement: ast.stmt, scope: str) -> Iterator[PythonBlock]:
 
 
 def _branch(body: Sequence[ast.stmt], keyword: str, head: int) -> PythonBlock:
-    """Returns the block of a branch: `keyword` starts it, and line `head` starts its statement."""
+    """Returns the block of the branch with this body. The line `head` decides whether the branch runs."""
     return PythonBlock(_lines_of(body[0])[0], _lines_of(body[-1])[1], "branch", keyword, head)

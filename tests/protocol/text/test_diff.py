@@ -125,6 +125,12 @@ def _renamed_function(text: str, random_: random.Random) -> str:
     return re.sub(r'(?<!")%\w+', lambda match: table[match[0]], text).replace("^bb", "^block")
 
 
+def test_lines_do_not_move_past_the_end_of_a_text() -> None:
+    before = "%0 = f(%0)\n%5 = g(%0)\n%0 = f(%0)"
+    after = "%9 = g(%1)\n%1 = f(%0)\n%1 = f(%0)"
+    assert structural(before, after) == [Hunk(0, 1, 0, 0), Hunk(2, 0, 1, 1)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_renamed_values_labels_and_aliases_are_no_structural_change(seed: int) -> None:
     other = renamed(FUNCTION, seed)
