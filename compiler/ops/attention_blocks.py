@@ -24,7 +24,8 @@ def block_sizes(rows: int, causal: bool) -> tuple[int, int]:
 class KeyTail:
     """The last block of keys that a block of rows attends to, if it is partial or contains the diagonal.
 
-    It has `keys` keys. `index` is its index among the blocks of keys; `None` means that of the block of rows.
+    It has `keys` keys. `index` is its index among the blocks of keys, or `None` if that is the index of the block of
+    rows.
     """
 
     index: int | None
@@ -34,10 +35,10 @@ class KeyTail:
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """The blocks `i` of query rows with `first <= i < end`; block `i` starts at row `i * block` of `split_rows`.
+    """The blocks `i` of query rows with `first <= i < end`; block `i` starts at row `i * block`.
 
-    Each has `rows` rows, fewer than `block` for the remainder. It attends to the first `full` blocks of keys
-    completely, and to `tail`. If `full` is `None`, block `i` attends to the first `i` blocks of keys.
+    `block` is the argument of `split_rows`. Each block has `rows` rows, fewer than `block` for the remainder. Block `i`
+    attends completely to the first `full` blocks of keys, or to the first `i` if `full` is `None`, and to `tail`.
     """
 
     first: int
@@ -48,7 +49,7 @@ class RowBlocks:
 
 
 def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
-    """Splits `queries` rows by `keys` columns into blocks of `block` rows by `key_block` columns.
+    """Splits scores of `queries` rows by `keys` columns into blocks of `block` rows by `key_block` columns.
 
     With `causal`, row `i` attends to columns `0 .. i` only.
 

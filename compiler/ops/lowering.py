@@ -75,9 +75,9 @@ class NodeError(BuddyError):
 class LoweredModule:
     """Top-level IR, and how each node was lowered.
 
-    `unapplied` has a message for each node for which the recipe chooses a lowering that was not applied. If
-    `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If `is_imported`, the IR was
-    imported, and may be at another `phase` of the pipeline.
+    `unapplied` has a (node, message) pair for each lowering or precision that the recipe chooses and that was not
+    applied. If `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If
+    `is_imported`, the IR was imported, and may be at another `phase` of the pipeline.
     """
 
     module: Any
@@ -95,7 +95,7 @@ class _Lowerer:
 
     `choices` maps stable node names to the registries that the recipe chooses. `assignments` says for each lowered
     node, by stable name, which registry lowered it, and why others did not. `symbols` has the symbols that each
-    function takes as arguments, by its name. `transient` is that of `LoweredModule`.
+    function takes as arguments, by its name. `LoweredModule` explains `transient`.
     """
 
     registries: dict[str, Registry]
@@ -189,12 +189,13 @@ class _Lowerer:
         candidates = tuple(
             name for name, registry in self.registries.items() if op_class in registry and _supports(name, node)
         )
-        # torch-mlir may lower any op, so that alone does not count as a lowering.
-        has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
+        choices = (*candidates, EAGER)
+        # torch-mlir's registry has all op classes, so it does not count.
+        has_lowering = bool(set(candidates) - {TORCH_MLIR})
         choice = self.choices.get(node.stable, "")
-        # Why registries before the one that lowers the node do not, or why the node falls back to eager; and the error
-        # of each registry that rejected the node.
+        # Why the registries tried first do not lower the node, or why the node falls back to eager.
         reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [eager_reason(node)])]
+        # The error of each registry that rejected the node.
         rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
             reasons.append(NOT_COMPLEX)
@@ -210,9 +211,10 @@ class _Lowerer:
                     precision = request.precision if request.is_applied else ""
                     why_not = precision_reason(request, node, name, self._has_own_precision(node))
                     return Assignment(
-                        node.stable, name, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
-                        tuple(rejections.items()), multiplies_float32(node), precision, why_not,
-                        "int8" if op_class in INTEGER_PRODUCTS else "",
+                        node.stable, name, choices, reason="; ".join(reasons), slow_path=paths.slow_path,
+                        error_path=paths.error_path, rejections=tuple(rejections.items()),
+                        multiplies=multiplies_float32(node), precision=precision, precision_reason=why_not,
+                        integers="int8" if op_class in INTEGER_PRODUCTS else "",
                     )  # fmt: skip
                 if name in candidates or (has_lowering and name in (self._first_registry, choice)):
                     reasons.append(f"{name}: {error}")
@@ -305,7 +307,7 @@ class _Lowerer:
 
 
 def _supports(name: str, node: Op) -> bool:
-    """True if the registry `name` may lower `node`. torch-mlir's accepts all op classes, but not every node."""
+    """True if the registry `name` may lower `node`. torch-mlir's has all op classes, but not all nodes are supported."""
     return name != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
@@ -332,13 +334,12 @@ def _types(values: Sequence[Value]) -> list[ir.Type]:
 
 
 def _bind(table: ValueTable, values: Sequence[Value], mlir_values: Sequence[ir.Value]) -> None:
-    """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
+    """Stores MLIR values for `values` in `table`: the next of `mlir_values`, or a new tensor for an empty one."""
     passed = iter(mlir_values)
     for op, index in values:
         meta = op.tensor_meta.stored
-        table[op.name, index] = (
-            empty(meta.shape, meta.dtype) if 0 in meta.shape else record_shape(next(passed), meta.shape)
-        )
+        is_empty = 0 in meta.shape
+        table[op.name, index] = empty(meta.shape, meta.dtype) if is_empty else record_shape(next(passed), meta.shape)
 
 
 def _is_complex(node: Op) -> bool:

@@ -2,8 +2,8 @@
 
 - `bf16`: both operands are rounded to bfloat16; sums are in f32.
 - `bf16x3`: each operand is the sum of two bfloat16, `high = round(x)` and `low = round(x - high)`, whose relative error
-  is 2**-17 at most; the sums, in f32, have the products high * high, high * low and low * high. These are one product
-  with three times the depth, of [high, high, low] and [high, low, high].
+  is 2**-17 at most; the products high * high, high * low and low * high are added in f32. All three are emitted as one
+  product with three times the depth, of [high, high, low] and [high, low, high].
 - `int8-dynamic`: both operands are rounded to 8-bit integers, with one scale per row of the left and per column of the
   right operand; sums are exact, in 32 bits, and are multiplied by both scales in f32.
 - `int8-weights`: the operand that is a parameter is rounded to 8-bit integers, with one scale per output channel; the
@@ -14,8 +14,8 @@
   first.
 
 A scale is the largest magnitude of its row, column or group divided by 127 (4 bits: 7), so a row with NaN or infinity
-has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity
-makes them NaN, too. Operands that several nodes read are rounded once.
+has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, the results of infinity are
+also NaN, because `low` is infinity minus infinity. Operands that several nodes read are rounded once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NAMES: dict[Precision, str] = {
     **dict.fromkeys(GROUP_SIZES, "4-bit integers"),
 }  # fmt: skip
 
-# The op classes that users expect to compute in a selected precision, of which those without one are reported.
+# The op classes that users expect to compute in a selected precision. The table of nodes says why a node does not.
 MULTIPLYING_OPS = frozenset({
     "MatmulOp", "BatchMatmulOp", "TransposeMatmulFusedOp", "MatVecOp", "AddMMOp", "BaddbmmOp", "AddBatchMatmulOp",
     "AddMatVecOp", "TransposeAddMMFusedOp", "GroupedMatmulOp", "TrilinearOp", "Conv2dOp", "ConvolutionBackwardOp",
@@ -122,7 +122,7 @@ def emit_product(
             request.rejection = str(reason)
     wide = accumulator_type(dtype)
     if wide is _F32:
-        # Kernels convert the bytes of one operand themselves, so that these are read instead of the wider floats.
+        # Kernels convert the bytes of one operand themselves, and so read a quarter of the memory that floats take.
         b_bytes = _bytes_of_parameter(b)
         if b_bytes is not b:
             b = b_bytes
@@ -132,7 +132,7 @@ def emit_product(
 
 
 def _bytes_of_parameter(value: Any) -> Any:
-    """Returns the parameter of signed bytes that `value` converts to floats (perhaps transposed), or `value` itself."""
+    """Returns the bytes of a parameter if `value` is their conversion to floats, perhaps transposed; else `value`."""
     owner = defining_op(value)
     if owner is not None and owner.name == "linalg.transpose":
         operand = owner.operands[0]
@@ -157,9 +157,9 @@ def reject_precision(reason: str) -> None:
 def round_operands_if_requested(
     values: Sequence[ir.Value], dtype: TensorDType, op_name: str
 ) -> tuple[list[ir.Value], TensorDType]:
-    """Returns the operands of `op_name` rounded to bfloat16, if that is requested, and their element type.
+    """Returns the operands of an op, rounded to bfloat16 if that is requested, and their element type.
 
-    These are ops with products inside, such as convolutions, whose sums are then in f32.
+    The op has products inside, whose sums are then in f32. A rejection calls it `op_name`, such as "a convolution".
     """
     request = _request.get()
     if request is None:
@@ -194,12 +194,12 @@ def _multiply_pairs(a: Operand, b: Operand, out: str) -> Any:
 def _check_rows(a: Operand, b: Operand, out: str) -> None:
     """Raises `_PrecisionError` if one operand has so few rows that the time is that of reading the other one."""
     for operand, other in ((a, b), (b, a)):
-        sizes = [
+        row_sizes = [
             size
             for letter, size in zip(operand.letters, st.shape_of(operand.value), strict=True)
             if letter in out and letter not in other.letters
         ]
-        if all(isinstance(size, int) for size in sizes) and prod(sizes) <= _FEW_ROWS:
+        if all(isinstance(size, int) for size in row_sizes) and prod(row_sizes) <= _FEW_ROWS:
             raise _PrecisionError("its time is that of reading an operand, which is faster in f32")
 
 
@@ -252,7 +252,10 @@ def _grouped_product(x: Operand, weights: Operand, summed: str, group_size: int,
 
 
 def int4_product(x: Any, steps: Any, scales: Any) -> Any:
-    """Emits `x` [m, k] times the transpose of the 4-bit `steps` [n, k], in bytes, times `scales` [n, groups]."""
+    """Emits `x` [m, k] times the transpose of `steps` [n, k] times `scales` [n, groups].
+
+    `steps` are 4-bit integers in bytes; each group of k / groups of them has a scale.
+    """
     (rows, depth), groups = st.shape_of(steps), st.shape_of(scales)[1]
     integers = Operand(st.reshape(steps, [rows, groups, depth // groups], _INT8), "nGk")
     return _multiply_groups(Operand(x, "mk"), integers, Operand(scales, "nG"), "k", "mn")
@@ -290,7 +293,7 @@ def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str,
 def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) -> Any:
     """Emits the sum over groups of the sums of products of `x` and 4-bit `integers`, times the `scale` of the group.
 
-    Integers are in the low 4 bits of 8. Kernels recognise this op.
+    Each integer is in the low 4 bits of a byte. Kernels recognise this op.
     """
     letters = out + "".join(c for c in dict.fromkeys(x.letters + integers.letters) if c not in out)
     sizes = dict(zip(x.letters + integers.letters, (*st.shape_of(x.value), *st.shape_of(integers.value)), strict=True))
@@ -306,7 +309,7 @@ def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) 
     return st.generic(values, dims, [start], [list(range(len(out)))], iterators, body)[0]
 
 
-# How to emit a product of two operands over the dims `out` in each precision. Raises `_PrecisionError` if it cannot.
+# The emitter of each precision: emits the product of two operands, with the dims `out`, or raises `_PrecisionError`.
 _EMITTERS: dict[Precision, Callable[[Operand, Operand, str], Any]] = {
     "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,

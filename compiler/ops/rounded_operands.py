@@ -88,7 +88,7 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
 
 
 def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
-    """Returns `operand` as 8-bit integers over the same letters, and its scales, over those of its letters in `out`."""
+    """Returns `operand` as 8-bit integers over the same letters, and its scales over the letters that are in `out`."""
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
@@ -100,7 +100,7 @@ def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
     scale_letters = "".join(letters[i] for i in scale_dims)
     key = f"int8 over {','.join(map(str, summed_dims))}"
     existing = _existing_rounding(value, key)
-    if existing is not None:
+    if existing is not None:  # the op that `_integers_of` emits, whose operands are the value and its scale
         return existing.results[0], Operand(existing.operands[1], scale_letters)
     scale = _scale_of(value, summed_dims, INT8_LIMIT)
     return _mark(_integers_of(value, scale, scale_dims, INT8_LIMIT), key), Operand(scale, scale_letters)
@@ -201,9 +201,9 @@ def _shared_view(value: Any) -> Any:
     owner = defining_op(value)
     if owner is None or owner.name not in _RESHAPES:
         return value
-    equal = (use.owner.operation for use in owner.operands[0].uses)
+    readers = (use.owner.operation for use in owner.operands[0].uses)
     views = [
-        op for op in equal if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
+        op for op in readers if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
     ]
     first = views[0]
     for view in views[1:]:
@@ -216,6 +216,7 @@ def _same_groups(view: Any, other: Any) -> bool:
     return bool(view.attributes["reassociation"] == other.attributes["reassociation"])
 
 
+# The attribute of an argument that is a parameter of the model.
 _PARAMETER = "buddy.parameter"
 
 

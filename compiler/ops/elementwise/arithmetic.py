@@ -372,7 +372,7 @@ def hardswish(x: Scalar) -> Scalar:
 def _divided_by_6(x: Scalar, rounded_to: TensorDType) -> Scalar:
     """Returns `x / 6`. If the result is then rounded to 16 bits, multiplies by 1/6, which is several times as fast.
 
-    After rounding, both functions above return the same as with a division, for each argument of 16 bits.
+    After rounding, `hardsigmoid` and `hardswish` return the same as with a division, for each argument of 16 bits.
     """
     return x / 6.0 if x.dtype is rounded_to else x * (1.0 / 6.0)
 
