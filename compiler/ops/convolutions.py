@@ -135,7 +135,7 @@ def pad_for_window(
 
 
 def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Returns one number per dim. `values` is a list, one number for all `count` dims, or empty or `None`: `default`."""
+    """Returns one number per dim: `values`, one number for all `count` dims, or `default` if `values` is empty."""
     if values is None:
         return tuple(default)
     listed = [values] if isinstance(values, int) else list(values)

@@ -307,7 +307,7 @@ class _Lowerer:
 
 
 def _supports(name: str, node: Op) -> bool:
-    """True if the registry `name` may lower `node`. torch-mlir's has all op classes, but not all nodes are supported."""
+    """True if the registry `name` may lower `node`. torch-mlir's has all op classes, but does not lower all nodes."""
     return name != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 

@@ -79,7 +79,7 @@ def _sum(value: Any, dtype: TensorDType, axes: list[int]) -> Any:
 def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
     """Returns the sums of the integers that each output reads: a convolution with ones, with one channel per group.
 
-    The result has the shape of the convolution, with groups that read the same integers as one channel each.
+    The result has the shape of the convolution; all output channels of a group read the same integers.
     """
     n, channels, *space = st.shape_of(padded)
     grouped = st.reshape(padded, [n, setup.groups, channels // setup.groups, *space], setup.dtype)

@@ -224,7 +224,7 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
     columns, width, state_count = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
-    widths = [*[width] * layer.returned_states, *[layer.saves * width] * (layer.saves > 0)]
+    widths = [width] * layer.returned_states + ([layer.saves * width] if layer.saves else [])
     step_tensors = [st.empty([count, batch, size], dtype) for size in widths]
     state = LoopState([*copy_to_own_buffers(layer.states), *step_tensors])
 

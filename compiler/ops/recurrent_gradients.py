@@ -110,7 +110,8 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     values = [value_of(value, table) for value in node.args[: kind.states + len(kind.saved) + 2]]
     output, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
     count, batch, width = st.shape_of(output)
-    reverse = argument(node, len(values) + (kind.gates == 1), "reverse", False)
+    # An RNN, the only layer with one gate, has the argument `nonlinearity` before `reverse`.
+    reverse = argument(node, len(values) + 1 if kind.gates == 1 else len(values), "reverse", False)
     reject_precision("rounding errors of its products would add up from step to step")
     carried = [cast_tensor(value, dtype, wide) for value in values[1 : kind.states + 1]]
     sums = [st.empty([count, batch, kind.gates * width], dtype) for _ in range(kind.sums)]
@@ -124,16 +125,16 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
             for value, parts in zip((output, *saved), (1, *kind.saved), strict=True)
             for part in _slice_parts(value, parts, index, dtype)
         ]
-        skipping, parts = _emit_step(kind, rows, states, dtype)
-        gate_gradients = [parts[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
+        skipping, sum_gradients = _emit_step(kind, rows, states, dtype)
+        gate_gradients = [sum_gradients[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
         sums = [insert_parts(part, into, index) for part, into in zip(gate_gradients, sums, strict=True)]
         columns = kind.gates * width
         row = st.slice_of(sums[-1], [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], dtype)
         # The gradient of a GRU's state has a term that is not multiplied by the weights; the product is added to it.
         start = skipping[0] if kind.skips == kind.states else None
         product = st.contract(row, weight, "mk", "kn", "mn", wide, start)
-        after = [product, *skipping] if start is None else [product]
-        state.tensors = [*copy_into_buffers(after, states), *sums]
+        states_before = [product, *skipping] if start is None else [product]
+        state.tensors = [*copy_into_buffers(states_before, states), *sums]
 
     state.each(0, count, step)
     first = [cast_tensor(value, wide, dtype) for value in state.tensors[: kind.states]]

@@ -239,7 +239,7 @@ def moments(
 def _mean_from_first(
     value: ir.Value, dtype: TensorDType, axes: Sequence[int], count: float, wide: TensorDType, accumulator: TensorDType
 ) -> ir.Value:
-    """Returns the mean over `axes` as the first element plus the mean of the differences from it, as `wide`."""
+    """Returns the mean over `axes`, of type `wide`: the first element plus the mean of the differences from it."""
     shape = shape_of(value)
     unit_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
     first = slice_of(value, [0] * len(shape), unit_shape, [1] * len(shape), unit_shape, dtype)

@@ -193,6 +193,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     def reduce_bag(bag_indices: list[ir.Value], sums_and_counts: list[ir.Value]) -> list[ir.Value]:
         (bag,) = bag_indices
         count_indices = [bag, position(0)]
+        start, end = _bag_range(node, symbol_table, bag)
 
         def add_row(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             all_sums, counts = carried
@@ -208,7 +209,6 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
             (all_sums,) = for_each([width], [all_sums], add_element)
             return [all_sums, insert(count + cast(is_counted, TensorDType.Int64), count_indices, counts)]
 
-        start, end = _bag_range(node, symbol_table, bag)
         return for_each([minus(end, start)], sums_and_counts, add_row)
 
     sums, counts = for_each([bags], initial, reduce_bag)
@@ -321,8 +321,8 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
             start, end = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
             return _clamp(start, size), _clamp(end, size), number(False, TensorDType.Bool)
         length = element(limit_rows, segment, limit_type)
-        first = pick(compare("eq", segment[1], 0), 0, previous_end)
-        return first, plus(first, _clamp(length, size + 1)), length.compare("lt", 0)
+        start = pick(compare("eq", segment[1], 0), 0, previous_end)
+        return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)
 
     def visit(segment: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, previous_end, error = carried

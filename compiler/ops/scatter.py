@@ -244,7 +244,7 @@ def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: R
 
     def target_indices(indices: Indices) -> Indices:
         tensors = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
-        elements = [element(t, _broadcast_indices(indices, dims), dtype).value for t, dims, dtype in tensors]
+        elements = [element(value, _broadcast_indices(indices, dims), type_).value for value, dims, type_ in tensors]
         return subscripts.source_indices(elements, indices)
 
     return ScatterWrites(subscripts.shape, target_indices).apply(target, dtype, read, _COMBINE["add" if add else ""])
@@ -363,7 +363,7 @@ def _write_by_mask(
         return [target, arith.addi(earlier_ones, arith.index_castui(ir.IndexType.get(), flag.value))]
 
     extents = [sizes[dim] for dim in mask.dims]
-    # The loop does not run if a dynamic number of values is 0.
+    # The loop does not run if a dynamic number of values is 0. A zero-dimensional mask has no extent.
     extents[:1] = [size * smallest(mask.value_count, 1) for size in extents[:1]]
     return for_each(extents, [target, position(0)], visit)[0]
 

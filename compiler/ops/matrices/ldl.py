@@ -109,7 +109,7 @@ def eliminate(p: StackedProblem, k: Extent, conj: Conj) -> None:
 def eliminate_pair(p: StackedProblem, k: Extent, conj: Conj) -> None:
     """Eliminates a block of two rows, whose inverse is `scale * [[low, -1], [-1, high]]`.
 
-    That of a Hermitian matrix has `-phase` and its conjugate instead of -1, and is real otherwise.
+    For a Hermitian matrix, the inverse has `-phase` and its conjugate instead of -1; its other elements are real.
     """
     size, last, off_diagonal = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
     length = s.modulus(off_diagonal) if conj is s.conj else off_diagonal
