@@ -160,11 +160,12 @@ class _Attention:
         """Emits the loops and returns the result [batch..., heads, rows, width]."""
         if self._can_merge_heads():
             return self._emit_merged_heads()
-        *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
-        sizes = [*batch, rows, width]
+        *batch_and_heads, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
+        sizes = [*batch_and_heads, rows, width]
         memory_sizes = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
         initial = self.q.value if self.in_place else empty(memory_sizes, self.result_dtype)
-        out = emit_parallel(batch, TileOperand(initial, self.result_dtype, self.order), [rows, width], self._emit_head)
+        initial_result = TileOperand(initial, self.result_dtype, self.order)
+        out = emit_parallel(batch_and_heads, initial_result, [rows, width], self._emit_head)
         return transpose(out, self.order, self.result_dtype)
 
     def _can_merge_heads(self) -> bool:

@@ -110,7 +110,8 @@ class _Lowerer:
     def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
         """Emits a `func.func` at the insertion point; only declares a private function without a body.
 
-        The arguments are the inputs that are not empty, then the values of the symbols that the function needs.
+        The arguments are the inputs that are not empty, then the values of the symbols that the function needs. An input
+        or output is a pair (node, result index).
         """
         arguments = _without_empty(function.inputs)
         results = _without_empty(function.outputs)

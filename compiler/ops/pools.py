@@ -293,8 +293,8 @@ def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[Dim]) 
     """
     ceil_mode, divisor = argument(node, first, "ceil_mode", False), argument(node, first + 2, "divisor_override")
     counts_padding = argument(node, first + 1, "count_include_pad", True)
-    spatial, are_full = len(window.size), counts_padding or not any(window.padding)
-    if divisor is not None or (are_full and not ceil_mode):
+    spatial, counts_whole_windows = len(window.size), counts_padding or not any(window.padding)
+    if divisor is not None or (counts_whole_windows and not ceil_mode):
         return divisor or prod(window.size)
     sizes = shape[-spatial:]
 

@@ -98,8 +98,8 @@ def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
 class _Epilogue:
     """Applies the scales and zero points of a node, its arguments from `first` on, to sums of products.
 
-    Tensors of scales and zero points have one element per channel; `trailing` has a 1 for each dim of the result after
-    the channels.
+    `b_scale` and `b_zero` are numbers, or tensors [channels, *trailing]; `trailing` has a 1 for each dim of the result
+    after the channels.
     """
 
     def __init__(self, node: Op, first: int, symbol_table: SymbolTable, trailing: list[int]) -> None:

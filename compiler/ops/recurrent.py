@@ -135,11 +135,12 @@ def _layer_of(node: Op, table: SymbolTable) -> _Layer:
     if kind == "RnnLayerOp" and argument(node, after_weights, "nonlinearity", "tanh") == "relu":
         cell = partial(_rnn, lambda x: s.maximum(x, 0))
     return _Layer(
-        node, gates, state_count if is_saving else 1, saves * is_saving, cell,
-        [value_of(value, table) for value in node.args[1:first_weight]],
-        _Weights(*(_operand(node, table, first_weight + i, name) for i, name in enumerate(names))),
-        _operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
-        argument(node, batch_sizes, "batch_sizes"), bool(argument(node, batch_sizes + 1, "reverse", False)),
+        node, gates, returned_states=state_count if is_saving else 1, saves=saves if is_saving else 0, cell=cell,
+        states=[value_of(value, table) for value in node.args[1:first_weight]],
+        weights=_Weights(*(_operand(node, table, first_weight + i, name) for i, name in enumerate(names))),
+        projection=_operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
+        batch_sizes=argument(node, batch_sizes, "batch_sizes"),
+        reverse=bool(argument(node, batch_sizes + 1, "reverse", False)),
     )  # fmt: skip
 
 
@@ -168,7 +169,8 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     operands = [(part, wide) for value in (inputs, sums) for part in _split_gates(value, layer.gates, wide)]
     if bias is not None:
         operands += [(part, dtype) for part in _split_gates(bias, layer.gates, dtype)]
-    # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
+    # The new states replace the old ones, which no other op reads after this one. A projected state, which the cell does
+    # not read, has another width.
     outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
     outs += [st.empty(shape, dtype) for _ in range(layer.saves)]
 

@@ -108,8 +108,8 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     kind, dtype = _layer_kind(node), node.tensor_meta.dtype
     wide = accumulator_type(dtype)
     values = [value_of(value, table) for value in node.args[: kind.states + len(kind.saved) + 2]]
-    output, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
-    count, batch, width = st.shape_of(output)
+    output_gradient, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
+    count, batch, width = st.shape_of(output_gradient)
     # An RNN, the only layer with one gate, has the argument `nonlinearity` before `reverse`.
     reverse = argument(node, len(values) + 1 if kind.gates == 1 else len(values), "reverse", False)
     reject_precision("rounding errors of its products would add up from step to step")
@@ -122,7 +122,7 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
         states, sums = state.tensors[: kind.states], state.tensors[kind.states :]
         rows = [
             part
-            for value, parts in zip((output, *saved), (1, *kind.saved), strict=True)
+            for value, parts in zip((output_gradient, *saved), (1, *kind.saved), strict=True)
             for part in _slice_parts(value, parts, index, dtype)
         ]
         skipping, sum_gradients = _emit_step(kind, rows, states, dtype)
@@ -154,7 +154,7 @@ def _slice_parts(value: ir.Value, count: int, index: ir.Value, dtype: TensorDTyp
 def _emit_step(
     kind: _LayerKind, rows: Sequence[ir.Value], states: Sequence[ir.Value], dtype: TensorDType
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Emits the cell as one op.
+    """Emits the cell as one op; `rows` are the gradient of the step's output, and what the step saved.
 
     Returns the terms that are not multiplied by the weights, in the memory of their states, and the gradients of the
     sums [batch, width].
@@ -166,8 +166,8 @@ def _emit_step(
     outs = [*states[input_count:], *[st.empty(shape, dtype) for _ in range(kind.gates * kind.sums)]]
 
     def body(*values: ir.Value) -> list[ir.Value]:
-        types = [*(t for _, t in operands), *[wide] * kind.skips]
-        output, *scalars = (cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=False))
+        types = [*(type_ for _, type_ in operands), *[wide] * kind.skips]
+        output, *scalars = (cast(Scalar(value, type_), wide) for value, type_ in zip(values, types, strict=False))
         saved, after = scalars[: len(rows) - 1], scalars[len(rows) - 1 :]
         sums, skipping = kind.cell(saved, [after[0] + output, *after[1:]])
         return [*(x.value for x in skipping), *(cast(x, dtype).value for x in sums)]

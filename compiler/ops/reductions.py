@@ -376,8 +376,9 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
     def per_channel(nodes: Sequence[Op | None], values: Sequence[ir.Value], body: Callable[..., Scalar]) -> ir.Value:
         """Returns `body` of the elements of `nodes`, except those that are `None`, and of `values`."""
-        inputs = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]
-        operands = [*((reshape(v, channel_shape, t), t) for v, t in inputs), *((v, wide) for v in values)]
+        inputs = [(value_of(op, symbol_table), op.tensor_meta.dtype) for op in nodes if op is not None]
+        operands = [(reshape(value, channel_shape, type_), type_) for value, type_ in inputs]
+        operands += [(value, wide) for value in values]
         return pointwise(operands, channel_shape, wide, lambda *scalars: body(*(cast(x, wide) for x in scalars)))
 
     def scale_of(variance: Scalar, *weight: Scalar) -> Scalar:
