@@ -310,7 +310,7 @@ class _Block:
         """
         tail, next_block = self.row_blocks.tail, 0
         if tail is None:
-            tail, next_block = KeyTail(0, keys.block_keys, False), 1
+            tail, next_block = KeyTail(0, keys.block_keys, has_diagonal=False), 1
         block = self.index if tail.index is None else tail.index
         scores = self._scores(keys, block, tail.keys, tail.has_diagonal)
         maxima = self._row_maxima(scores)
@@ -320,7 +320,7 @@ class _Block:
 
     def _add_block(self, keys: _Keys, block: Index, count: int, state: _State) -> _State:
         """Returns the state updated by the first `count` keys of a block."""
-        scores = self._scores(keys, block, count, False)
+        scores = self._scores(keys, block, count, has_diagonal=False)
         block_maxima = self._row_maxima(scores)
         factors = self._rescaling_factors(state.maxima, block_maxima)
         maxima = update_in_place(state.maxima, self.dtype, [(block_maxima, self.dtype)], s.maximum)

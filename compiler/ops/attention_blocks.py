@@ -60,7 +60,7 @@ def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool
     if causal:
         return tuple(_causal_blocks(queries, keys, block))
     full, remainder = divmod(keys, key_block)
-    tail = KeyTail(full, remainder, False) if remainder else None
+    tail = KeyTail(full, remainder, has_diagonal=False) if remainder else None
     return tuple(RowBlocks(first, end, rows, full, tail) for first, end, rows in _blocks(queries, block))
 
 
@@ -79,9 +79,11 @@ def _causal_blocks(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
     for first, end, rows in _blocks(queries, block):
         diagonal_end = min(end, full)
         if first < diagonal_end:
-            yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, True))
+            yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, has_diagonal=True))
         if first <= full < end and remainder:
-            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), True))
+            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), has_diagonal=True))
         below_diagonal = max(first, full + bool(remainder))
         if below_diagonal < end:
-            yield RowBlocks(below_diagonal, end, rows, full, KeyTail(full, remainder, False) if remainder else None)
+            yield RowBlocks(
+                below_diagonal, end, rows, full, KeyTail(full, remainder, has_diagonal=False) if remainder else None
+            )

@@ -132,7 +132,7 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(a: Scalar, b: Scalar, c: Scalar, total: Scalar) -> Scalar:
         return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
 
-    sums = reduce(operands, shape, summed_dims, False, 0, wide, body)
+    sums = reduce(operands, shape, summed_dims, 0, wide, body)
     return cast_tensor(sums, wide, dtype)
 
 
@@ -163,7 +163,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     weights = reductions.softmax(scores, dtype, 3, dtype, scale)
     log_sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
     if node.kwargs.get("attn_mask") is not None:
-        row_maxima = reductions.extreme(scores, dtype, [3], True, largest=True)
+        row_maxima = reductions.extreme(scores, dtype, [3], keep=True, largest=True)
         weights = _zero_masked_rows(weights, dtype, row_maxima, dtype)
         log_sums = _zero_masked_rows(log_sums, wide, row_maxima, dtype)
     log_meta = node.metas[1]

@@ -5,7 +5,6 @@ Pools use the same padding and sliding windows.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -109,7 +108,7 @@ class SlidingWindow:
 
     def without_padding(self) -> SlidingWindow:
         """Returns the same windows over an input that is already padded."""
-        return dataclasses.replace(self, padding=(0,) * len(self.size))
+        return replace(self, padding=(0,) * len(self.size))
 
     def padded_sizes(self, outputs: Sequence[int]) -> list[int]:
         """Returns the sizes of the padded input that windows at `outputs` positions per dim read."""
@@ -216,7 +215,7 @@ def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value |
     if needs_bias_gradient:
         axes = [i for i in range(2 + setup.spatial) if i != 1]
         shape = st.shape_of(gradient)
-        results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
+        results[2] = st.reduce([(gradient, dtype)], shape, axes, 0, wide, lambda x, t: t + cast(x, wide))
     return [None if result is None else cast_tensor(result, wide, dtype) for result in results]
 
 

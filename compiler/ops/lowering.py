@@ -110,8 +110,8 @@ class _Lowerer:
     def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
         """Emits a `func.func` at the insertion point; only declares a private function without a body.
 
-        The arguments are the inputs that are not empty, then the values of the symbols that the function needs. An input
-        or output is a pair (node, result index).
+        The arguments are the inputs that are not empty, then the values of the symbols that the function needs. Inputs
+        and outputs are pairs (node, result index).
         """
         arguments = _without_empty(function.inputs)
         results = _without_empty(function.outputs)
@@ -322,6 +322,7 @@ def _symbols_of(
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     sizes = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
     callee_symbols = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
+    # By number: s9 before s10.
     return tuple(sorted({*symbols_in(sizes), *callee_symbols}, key=lambda name: (len(name), name)))
 
 

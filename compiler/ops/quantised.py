@@ -72,7 +72,7 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
 def _sum(value: Any, dtype: TensorDType, axes: list[int]) -> Any:
     """Returns the sums of integers over `axes`, which remain as dims of size 1, in 32 bits."""
     return st.reduce(
-        [(value, dtype)], st.shape_of(value), axes, True, 0, _INT32, lambda x, total: total + cast(x, _INT32)
+        [(value, dtype)], st.shape_of(value), axes, 0, _INT32, lambda x, total: total + cast(x, _INT32), keep=True
     )
 
 

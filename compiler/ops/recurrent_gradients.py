@@ -90,9 +90,11 @@ def _relu_rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[S
 def _layer_kind(node: Op) -> _LayerKind:
     """Returns the kind of the layer whose gradients `node` computes."""
     kinds = {
-        "buddy.lstm_layer_backward.default": _LayerKind(2, (4, 1, 1), 4, 1, 1, _lstm),
-        "buddy.gru_layer_backward.default": _LayerKind(1, (4, 1), 3, 2, 1, _gru),
-        "buddy.rnn_layer_backward.default": _LayerKind(1, (1,), 1, 1, 0, _rnn),
+        "buddy.lstm_layer_backward.default": _LayerKind(
+            states=2, saved=(4, 1, 1), gates=4, sums=1, skips=1, cell=_lstm
+        ),
+        "buddy.gru_layer_backward.default": _LayerKind(states=1, saved=(4, 1), gates=3, sums=2, skips=1, cell=_gru),
+        "buddy.rnn_layer_backward.default": _LayerKind(states=1, saved=(1,), gates=1, sums=1, skips=0, cell=_rnn),
     }
     if argument(node, 4, "nonlinearity") == "relu":
         return replace(kinds[node.target], cell=_relu_rnn)

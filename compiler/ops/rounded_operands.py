@@ -151,7 +151,7 @@ def _integers_of(value: Any, scale: Any, scale_dims: list[int], limit: int) -> A
 def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
     """Returns the largest magnitude over the dims `axes`, divided by `limit`; NaN if an element is NaN."""
     largest = st.reduce(
-        [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
+        [(value, _F32)], st.shape_of(value), axes, 0.0, _F32,
         lambda x, greatest: s.maximum(greatest, s.absolute(x)),
     )  # fmt: skip
     return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(limit))

@@ -185,7 +185,8 @@ def _select_written(node: Op, symbol_table: SymbolTable) -> ir.Value:
 @lowering("ScatterAddOp")
 def scatter_add(node: Op, symbol_table: SymbolTable) -> ir.Value:
     target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
-    return _writes_along_dim(node, symbol_table).reduce(target, node.tensor_meta.dtype, read, "sum", True)
+    writes = _writes_along_dim(node, symbol_table)
+    return writes.reduce(target, node.tensor_meta.dtype, read, "sum", include_self=True)
 
 
 @lowering("ScatterReduceOp")
@@ -331,7 +332,7 @@ def _count_ones(flags: ir.Value, dtype: TensorDType) -> Scalar:
     """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
     total = st.reduce(
-        [(flags, dtype)], shape, list(range(len(shape))), False, 0, TensorDType.Int64,
+        [(flags, dtype)], shape, list(range(len(shape))), 0, TensorDType.Int64,
         lambda x, count: count + cast(cast(x, TensorDType.Bool), TensorDType.Int64),
     )  # fmt: skip
     return element(total, [], TensorDType.Int64)

@@ -323,7 +323,7 @@ def _count_numbers(keys: ir.Value, dtype: TensorDType) -> ir.Value:
     shape, i64 = shape_of(keys), TensorDType.Int64
     if not dtype.is_float:
         return filled(shape[1], shape[:1], i64)
-    return reduce([(keys, dtype)], shape, [1], False, 0, i64, lambda x, n: n + s.cast(x.compare("eq", x), i64))
+    return reduce([(keys, dtype)], shape, [1], 0, i64, lambda x, n: n + s.cast(x.compare("eq", x), i64))
 
 
 @lowering("MedianOp")

@@ -135,8 +135,8 @@ def pointwise(
 
 
 def reduce(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
-    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int],
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar], *, keep: bool = False,
 ) -> ir.Value:  # fmt: skip
     """Reduces the inputs, broadcast to `shape`, over the dims `axes`.
 
@@ -144,7 +144,7 @@ def reduce(
     element type of the result. With `keep`, the reduced dims remain as unit dims.
     """
     if any(shape[i] == 1 for i in axes):
-        return _reduce_without_unit_dims(inputs, shape, axes, keep, initial, dtype, body)
+        return _reduce_without_unit_dims(inputs, shape, axes, initial, dtype, body, keep=keep)
     rank, types = len(shape), [input_type for _, input_type in inputs]
     out_dims = [None if i in axes else i for i in range(rank) if keep or i not in axes]
     out_shape = [1 if dim is None else shape[dim] for dim in out_dims]
@@ -159,8 +159,8 @@ def reduce(
 
 
 def _reduce_without_unit_dims(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
-    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int],
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar], *, keep: bool = False,
 ) -> ir.Value:  # fmt: skip
     """Implements `reduce` without loops over axes of size 1.
 
@@ -173,7 +173,7 @@ def _reduce_without_unit_dims(
         squeezed_shape = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in unit_dims]
         squeezed.append((reshape(value, squeezed_shape, input_type), input_type))
     other_axes = [other_dims.index(i) for i in axes if i not in unit_dims]
-    reduced = reduce(squeezed, [shape[i] for i in other_dims], other_axes, False, initial, dtype, body)
+    reduced = reduce(squeezed, [shape[i] for i in other_dims], other_axes, initial, dtype, body)
     out_shape = [1 if i in axes else shape[i] for i in range(rank) if keep or i not in axes]
     return reshape(reduced, out_shape, dtype)
 

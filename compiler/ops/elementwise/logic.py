@@ -100,7 +100,7 @@ def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
     return pointwise([operand], meta.shape, meta.dtype, lambda x: cast(cast(x, TensorDType.Int32), meta.dtype))
 
 
-# Floats that are clamped to this magnitude fit into 32-bit integers, with room to spare.
+# A bound below 2**31 that floats represent exactly.
 _FITS_INTO_I32 = 2**30
 
 
@@ -162,7 +162,7 @@ def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
 @ops_registry.lowering("FrexpOp")
 def frexp(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     parts = (lambda x: _mantissa_and_exponent(x)[0], lambda x: _mantissa_and_exponent(x)[1])
-    return [lower_expression(node, symbol_table, part, True, result=i) for i, part in enumerate(parts)]
+    return [lower_expression(node, symbol_table, part, among_operands=True, result=i) for i, part in enumerate(parts)]
 
 
 @elementwise("LdexpOp", uncast=(1,))

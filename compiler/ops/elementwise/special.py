@@ -155,7 +155,7 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
     The algorithm, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
-    # `a` is q + k. The loop ends at once for a large negative integer, where a + 1 may equal a; its sum is not used.
+    # `a` is q + k. If it is a negative integer, a + 1 may equal a: the loop then ends early, and its sum is not used.
     total, a, _, _ = s.while_loop(
         start,
         lambda _sum, a, _x, count: (count < 9.0) | ((a <= 9.0) & (s.floor(a).compare("eq", a) ^ True)),

@@ -124,6 +124,7 @@ def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value
 
     def algorithm(p: StackedProblem) -> None:
         def step(i: Extent) -> None:
+            # `q c` applies the last reflector first, `qᴴ c` the first one.
             k = i if is_transposed == left else minus(minus(length, 1), i)
             tau = p["taus", k]
             reflect(p, "a", k, s.conj(tau) if is_transposed == left else tau, "c", 0)

@@ -112,7 +112,7 @@ def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple
 
 
 def scale(p: StackedProblem, name: str) -> None:
-    """Divides a matrix by the largest magnitude, and stores this in "scale"; sets "info" for an infinity or NaN."""
+    """Divides a matrix by its largest magnitude, which "scale" stores; sets "info" for an infinity or NaN."""
     rows, columns = p.shape(name)
 
     def row_maximum(i: Extent, largest: Scalar) -> list[Scalar]:
