@@ -84,6 +84,5 @@ def _causal_blocks(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
             yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), has_diagonal=True))
         below_diagonal = max(first, full + bool(remainder))
         if below_diagonal < end:
-            yield RowBlocks(
-                below_diagonal, end, rows, full, KeyTail(full, remainder, has_diagonal=False) if remainder else None
-            )
+            tail = KeyTail(full, remainder, has_diagonal=False) if remainder else None
+            yield RowBlocks(below_diagonal, end, rows, full, tail)

@@ -384,9 +384,9 @@ def lower(
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
-    `user_registry` is searched before all other registries. `partition` replaces the one that the recipe selects; its
-    functions without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a node that
-    can be neither compiled nor called in eager.
+    `locations` records the nodes of each op. `user_registry` is searched before all other registries. `partition`
+    replaces the one that the recipe selects; its functions without nodes are only declared. `on_node` is called after
+    each node. Raises `NodeError` for a node that can be neither compiled nor called in eager.
     """
     if partition is None:
         partition = (

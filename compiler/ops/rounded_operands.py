@@ -56,17 +56,17 @@ def round_to_bfloat16(value: Any) -> Any:
     return _mark(cast_tensor(value, _F32, _BF16), "bf16")
 
 
-def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
-    """Returns `operand` with a new dim of three parts in bfloat16 before its first summed dim (not in `out`).
+def split_operand(operand: Operand, out_dims: str, side: str, low: int) -> Operand:
+    """Returns `operand` with a new dim of three parts in bfloat16 before its first summed dim (not in `out_dims`).
 
     Part number `low` is the rounding error of the operand in bfloat16, the other two parts are the rounded operand.
     `side`, "left" or "right", is the side of the product; it distinguishes the two orders in the attribute `ROUNDING`.
     """
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
-        return split_operand(_before_transpose(operand, owner), out, side, low)
+        return split_operand(_before_transpose(operand, owner), out_dims, side, low)
     value, letters = _shared_view(operand.value), operand.letters
-    part_dim = next(i for i, letter in enumerate(letters) if letter not in out)
+    part_dim = next(i for i, letter in enumerate(letters) if letter not in out_dims)
     new_letters, key = letters[:part_dim] + _PART + letters[part_dim:], f"bf16x3 {side} at {part_dim}"
     existing = _existing_rounding(value, key)
     if existing is not None:
@@ -87,15 +87,15 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     return Operand(_mark(parts, key), new_letters)
 
 
-def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
-    """Returns `operand` as 8-bit integers over the same letters, and its scales over the letters that are in `out`."""
+def quantise(operand: Operand, out_dims: str) -> tuple[Any, Operand]:
+    """Returns `operand` as 8-bit integers over the same letters, and its scales, over those that are in `out_dims`."""
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
-        integers, scale = quantise(source, out)
+        integers, scale = quantise(source, out_dims)
         return st.transpose(integers, permutation, _INT8), scale
     value, letters = _shared_view(operand.value), operand.letters
-    scale_dims = [i for i, letter in enumerate(letters) if letter in out]
+    scale_dims = [i for i, letter in enumerate(letters) if letter in out_dims]
     summed_dims = [i for i in range(len(letters)) if i not in scale_dims]
     scale_letters = "".join(letters[i] for i in scale_dims)
     key = f"int8 over {','.join(map(str, summed_dims))}"

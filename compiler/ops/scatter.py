@@ -252,7 +252,7 @@ def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: R
 
 
 def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
-    """Lowers `x[:, mask] = values`, where `values` has one value for all elements that the mask selects, or for each.
+    """Lowers `x[:, mask] = values`, or `+=` with `add`; there is one value for all selected elements, or for each.
 
     A mask with several dims indexes as many dims of `x`. Raises `LoweringError` for a mask combined with other indices.
     """

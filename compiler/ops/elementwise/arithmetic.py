@@ -206,7 +206,7 @@ def hypot(x: Scalar, y: Operand) -> Scalar:
 
 
 def divide_rounded(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """Divides with a rounding mode; the default `floor` is for `floor_divide`, which has no such argument.
+    """Divides; `rounding_mode` is "floor", the only one of `floor_divide`, or "trunc", or `None` for no rounding.
 
     For 16-bit floats, eager rounds a tensor divisor to their type, but not a number; it also rounds the quotient by a
     tensor before it truncates the quotient.
@@ -365,8 +365,9 @@ def hardswish(x: Scalar) -> Scalar:
 
 
 def _divided_by_6(x: Scalar, rounded_to: TensorDType) -> Scalar:
-    """Returns `x / 6`. If the result is then rounded to 16 bits, multiplies by 1/6, which is several times as fast.
+    """Returns `x / 6`, which the caller rounds to `rounded_to`.
 
+    If that has 16 bits, multiplies by 1/6, which is several times as fast.
     After rounding, `hardsigmoid` and `hardswish` return the same as with a division, for each argument of 16 bits.
     """
     return x / 6.0 if x.dtype is rounded_to else x * (1.0 / 6.0)
