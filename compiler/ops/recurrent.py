@@ -41,7 +41,7 @@ Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[li
 def _lstm(
     input_sums: Sequence[Scalar], state_sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of an LSTM, whose states are the hidden and the cell state."""
+    """Computes the cell of an LSTM, whose states are the hidden and the cell state."""
     sums = [x + y for x, y in zip(input_sums, state_sums, strict=True)]
     gates = [sigmoid(sums[0]), sigmoid(sums[1]), s.tanh(sums[2]), sigmoid(sums[3])]
     input_gate, forget_gate, new, output_gate = gates
@@ -52,7 +52,7 @@ def _lstm(
 def _gru(
     input_sums: Sequence[Scalar], state_sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of a GRU. As in PyTorch, the reset gate multiplies the sum over the state, not the state."""
+    """Computes the cell of a GRU. As in PyTorch, the reset gate multiplies the sum over the state, not the state."""
     reset, update = (sigmoid(x + y) for x, y in zip(input_sums[:2], state_sums[:2], strict=True))
     new = s.tanh(input_sums[2] + reset * state_sums[2])
     return [(states[0] - new) * update + new], [reset, update, new, state_sums[2]]
@@ -64,7 +64,7 @@ def _rnn(
     state_sums: Sequence[Scalar],
     _: Sequence[Scalar],
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of an RNN with the activation `function`; its state is its output, which need not be saved again."""
+    """Computes the cell of an RNN with the activation `function`. Its state, which is its output, is not saved again."""
     return [function(input_sums[0] + state_sums[0])], []
 
 

@@ -55,7 +55,7 @@ def _tanh_slope(y: Scalar) -> Scalar:
 
 
 def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an LSTM; `states` are the gradients of the hidden and the cell state."""
+    """Computes the `cell` of an LSTM; `states` are the gradients of the hidden and the cell state."""
     input_gate, forget_gate, new, output_gate, cell, previous = saved
     tanh = s.tanh(cell)
     cell_gradient = states[1] + states[0] * output_gate * _tanh_slope(tanh)
@@ -69,7 +69,7 @@ def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scala
 
 
 def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of a GRU; `reset_sum` is the sum over the state that the reset gate multiplies."""
+    """Computes the `cell` of a GRU; `reset_sum` is the sum over the state that the reset gate multiplies."""
     reset, update, new, reset_sum, before = saved
     new_gradient = states[0] * (1 - update) * _tanh_slope(new)
     # Both lists of sums enter the gates reset and update in the same way.
@@ -78,12 +78,12 @@ def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar
 
 
 def _rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an RNN with tanh; the step saved its state."""
+    """Computes the `cell` of an RNN with tanh; the step saved its state."""
     return [states[0] * _tanh_slope(saved[0])], []
 
 
 def _relu_rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an RNN with relu."""
+    """Computes the `cell` of an RNN with relu."""
     return [s.select(saved[0] > 0, states[0], 0)], []
 
 

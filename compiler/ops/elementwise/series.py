@@ -283,12 +283,12 @@ def _register_polynomials(name: str, first: Callable[[Scalar], Scalar], step: St
 
 
 def _overflow_bound(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
-    """A `ClosedForm`: NaN above eager's bound on the degree of Hermite polynomials; nearly all values are infinite."""
+    """Returns NaN above eager's bound on the degree of Hermite polynomials, where nearly all values are infinite."""
     return n > (512 if x.dtype is TensorDType.Float64 else 128), x.like(float("nan"))
 
 
 def _legendre_ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
-    """The `ClosedForm` of Legendre polynomials at 1 and -1."""
+    """Returns the closed form of Legendre polynomials at 1 and -1."""
     return s.absolute(x).compare("eq", 1), s.select(_is_odd(n), x, x.like(1))
 
 

@@ -40,7 +40,7 @@ Conj = Callable[[Scalar], Scalar]
 
 
 def conj_of(node: Op, position: int, dtype: TensorDType) -> Conj:
-    """Returns the function `conj` for a node, whose argument at `position` is `hermitian`; real matrices ignore this."""
+    """Returns the function `conj` for a node with the argument `hermitian` at `position`; real matrices ignore this."""
     return s.conj if dtype.is_complex and argument(node, position, "hermitian", False) else lambda x: x
 
 
