@@ -64,7 +64,7 @@ def _rnn(
     state_sums: Sequence[Scalar],
     _: Sequence[Scalar],
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """Computes the cell of an RNN with the activation `function`. Its state, which is its output, is not saved again."""
+    """Computes the cell of an RNN with the activation `function`. Its state, the output, is not saved again."""
     return [function(input_sums[0] + state_sums[0])], []
 
 

@@ -167,7 +167,8 @@ def _reduce_without_unit_dims(
     After a reshape is fused, no operand would determine the trip count of such a loop.
     """
     rank, unit_dims = len(shape), [i for i in axes if shape[i] == 1]
-    other_dims, squeezed = [i for i in range(rank) if i not in unit_dims], []
+    other_dims = [i for i in range(rank) if i not in unit_dims]
+    squeezed = []
     for value, input_type in inputs:
         sizes = shape_of(value)
         squeezed_shape = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in unit_dims]
@@ -204,12 +205,14 @@ def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[.
     """Returns a body for integers of mixed signedness; `linalg.contract` extends both operands in the same way."""
     element = mlir_element_type_get(dtype)
 
+    def extend(operand: ir.Value, is_unsigned: bool) -> ir.Value:
+        if operand.type == element:
+            return operand
+        return (arith.extui if is_unsigned else arith.extsi)(element, operand)
+
     def body(a: ir.Value, b: ir.Value, total: ir.Value) -> list[ir.Value]:
-        wide = [
-            operand if operand.type == element else (arith.extui if is_unsigned else arith.extsi)(element, operand)
-            for operand, is_unsigned in zip((a, b), unsigned, strict=True)
-        ]
-        return [arith.addi(arith.muli(*wide), total)]
+        product = arith.muli(extend(a, unsigned[0]), extend(b, unsigned[1]))
+        return [arith.addi(product, total)]
 
     return body
 
