@@ -231,20 +231,20 @@ def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
 class ConvolutionSetup:
     """The window, the number of groups, and the element type of the operands of a convolution.
 
-    `kernel_dtype` is the element type of the kernel if that is not `dtype`, and `sums` is the element type of the sums
-    if that is not the accumulator type of `dtype`.
+    `kernel_dtype` is the element type of the kernel if that is not `dtype`. `sum_dtype` is that of the sums if it is not
+    the accumulator type of `dtype`.
     """
 
     window: SlidingWindow
     groups: int
     dtype: TensorDType
     kernel_dtype: TensorDType | None = None
-    sums: TensorDType | None = None
+    sum_dtype: TensorDType | None = None
 
     @property
     def accumulator(self) -> TensorDType:
         """The element type of the sums."""
-        return self.sums or accumulator_type(self.dtype)
+        return self.sum_dtype or accumulator_type(self.dtype)
 
     @property
     def spatial(self) -> int:
@@ -265,7 +265,7 @@ def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, 
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
-    # The size of the dim of groups, and below the number of its loop: empty without groups.
+    # The size of the dim of groups (and `group`, the number of its loop): an empty list without groups.
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)

@@ -51,7 +51,8 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
     x, weight, bias, stride, padding, dilation, groups = node.args[:7]
     size = weight.tensor_meta.shape[2:]
     window = SlidingWindow(size, *(per_dim(numbers, len(size)) for numbers in (stride, padding, dilation)))
-    setup = ConvolutionSetup(window, groups, x.tensor_meta.dtype, weight.tensor_meta.dtype, _INT32)
+    kernel_dtype = weight.tensor_meta.dtype
+    setup = ConvolutionSetup(window, groups, x.tensor_meta.dtype, kernel_dtype, sum_dtype=_INT32)
     epilogue = _Epilogue(node, 7, symbol_table, [1] * len(size))
     shape, kernel = node.tensor_meta.shape, value_of(weight, symbol_table)
     padded = pad_for_window(value_of(x, symbol_table), window, shape[2:], epilogue.a_zero, setup.dtype)

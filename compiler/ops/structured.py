@@ -211,8 +211,7 @@ def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[.
         return (arith.extui if is_unsigned else arith.extsi)(element, operand)
 
     def body(a: ir.Value, b: ir.Value, total: ir.Value) -> list[ir.Value]:
-        product = arith.muli(extend(a, unsigned[0]), extend(b, unsigned[1]))
-        return [arith.addi(product, total)]
+        return [arith.addi(arith.muli(extend(a, unsigned[0]), extend(b, unsigned[1])), total)]
 
     return body
 
