@@ -231,8 +231,8 @@ def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
 class ConvolutionSetup:
     """The window, the number of groups, and the element type of the operands of a convolution.
 
-    `kernel_dtype` is the element type of the kernel if that is not `dtype`. `sum_dtype` is that of the sums if it is not
-    the accumulator type of `dtype`.
+    `kernel_dtype` is the element type of the kernel if that is not `dtype`. `sum_dtype` is that of the sums if it is
+    not the accumulator type of `dtype`.
     """
 
     window: SlidingWindow
