@@ -85,7 +85,7 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 
 def _max_pool(value: ir.Value, meta: TensorMeta, window: SlidingWindow) -> list[ir.Value]:
-    """Returns the maximum of each window, and its flat index over the spatial dims, as `_max_in_windows`."""
+    """Returns the maximum of each window, and its flat index over the spatial dims, as `_max_in_windows` does."""
     lowest, spatial = s.limits(meta.dtype)[0], len(window.size)
     padded = pad_for_window(value, window, meta.shape[-spatial:], lowest, meta.dtype)
     values = _fold_padded_windows(padded, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
@@ -112,10 +112,10 @@ def _coordinate_bits(window: SlidingWindow) -> list[int]:
 
 
 def _taps_of_maxima(padded: ir.Value, maxima: ir.Value, meta: TensorMeta, window: SlidingWindow) -> ir.Value:
-    """Returns for each window the first tap that equals its maximum, or `-1 - tap` of the last NaN.
+    """Returns for each window the first tap whose element equals the maximum, or `-1 - tap` of the last NaN.
 
-    The first tap is a minimum of numbers over the window, which compiles to vector instructions. It may be a tap of the
-    padding if all elements are the lowest number.
+    Computes the minimum of tap numbers, which compiles to vector instructions. The result may be a tap of the padding
+    if all elements are the lowest number.
     """
     rank, spatial, dtype = len(meta.shape), len(window.size), meta.dtype
     last = s.limits(_TAP_TYPE)[1]

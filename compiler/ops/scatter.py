@@ -296,7 +296,7 @@ def _clamp(index: ir.Value, size: Dim) -> ir.Value:
 def _put_one_value(
     node: Op, symbol_table: SymbolTable, mask_dims: list[int], axes: list[int | None], add: bool
 ) -> ir.Value:
-    """Writes the value where the mask over the target's dims `mask_dims` is set.
+    """Writes the value, or adds it with `add`, where the mask over the target's dims `mask_dims` is set.
 
     Dim `i` of the value is dim `axes[i]` of the target; the value is broadcast along the masked dims.
     """
