@@ -110,8 +110,7 @@ class _Lowerer:
     def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
         """Emits a `func.func` at the insertion point; only declares a private function without a body.
 
-        The arguments are the inputs that are not empty, then the values of the symbols that the function needs. Inputs
-        and outputs are pairs (node, result index).
+        The arguments are the inputs that are not empty, then the values of the symbols that the function needs.
         """
         arguments = _without_empty(function.inputs)
         results = _without_empty(function.outputs)
@@ -124,25 +123,24 @@ class _Lowerer:
         op = func.FuncOp(function.name, function_type, visibility=None if public else "private", loc=all_nodes)
         is_declaration = not public and not body
         attributes = [
-            _argument_attributes(i, value[0], parameter, public, is_declaration)
-            for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
-            if value in arguments
+            _argument_attributes(i, node, is_parameter, public, is_declaration)
+            for i, ((node, result), is_parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
+            if (node, result) in arguments
         ]
         op.arg_attrs = ir.ArrayAttr.get([*attributes, *map(symbol_attributes, symbols)])
-        if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
-            op.attributes[RESULT_SIZES] = ir.ArrayAttr.get(
-                [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
-            )
+        if any(is_dynamic(node.tensor_meta.shape) for node, _ in results):
+            result_sizes = [sizes_attribute(node.tensor_meta.stored.shape) for node, _ in results]
+            op.attributes[RESULT_SIZES] = ir.ArrayAttr.get(result_sizes)
         if is_declaration:
             return
-        argument_locations = [self.locations.location([value[0].stable]) for value in arguments]
+        argument_locations = [self.locations.location([node.stable]) for node, _ in arguments]
         block = op.add_entry_block([*argument_locations, *[all_nodes] * len(symbols)])
         table: ValueTable = {}
         symbol_values: dict[str, ir.Value] = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
         with ir.InsertionPoint(block), all_nodes, function_sizes(symbol_values):
             _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
             self._lower_body(function, body, table)
-            func.ReturnOp([table[op.name, index] for op, index in results])
+            func.ReturnOp([table[node.name, index] for node, index in results])
 
     def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: ValueTable) -> None:
         """Lowers nodes and calls at the insertion point, and adds their results to `table`."""
@@ -327,8 +325,8 @@ def _symbols_of(
 
 
 def _without_empty(values: Sequence[Value]) -> list[Value]:
-    """Returns the values that are not empty tensors; these have no memory, so calls do not pass them."""
-    return [value for value in values if 0 not in value[0].tensor_meta.shape]
+    """Returns the values that are not empty tensors; empty ones have no memory, so calls do not pass them."""
+    return [(node, index) for node, index in values if 0 not in node.tensor_meta.shape]
 
 
 def _types(values: Sequence[Value]) -> list[ir.Type]:
