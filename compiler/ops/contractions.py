@@ -256,8 +256,9 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     state = LoopState([st.filled(0, [rows, width], result_dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    values = [value_of(op, symbol_table) for op in (x, matrices, ends)]
-    product = _GroupedProduct(*values, x.tensor_meta.dtype, ends.tensor_meta.dtype, result_dtype, state)
+    x_value, weights, end_values = (value_of(op, symbol_table) for op in (x, matrices, ends))
+    dtype, ends_dtype = x.tensor_meta.dtype, ends.tensor_meta.dtype
+    product = _GroupedProduct(x_value, weights, end_values, dtype, ends_dtype, result_dtype, state)
     state.each(0, groups, product.multiply_group)
     return state.tensors[0]
 

@@ -321,8 +321,8 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
             start, end = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
             return _clamp(start, size), _clamp(end, size), number(False, TensorDType.Bool)
         length = element(limit_rows, segment, limit_type)
-        start = pick(compare("eq", segment[1], 0), 0, previous_end)
-        return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)
+        first = pick(compare("eq", segment[1], 0), 0, previous_end)
+        return first, plus(first, _clamp(length, size + 1)), length.compare("lt", 0)
 
     def visit(segment: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, previous_end, error = carried
