@@ -30,14 +30,14 @@ OWN_DIALECTS = frozenset(_SEARCH_ORDER)
 
 
 def registries(dialect: str = "linalg") -> dict[str, Registry]:
-    """Returns the registries by dialect name, in search order."""
+    """Returns the registries by name, in the search order of a recipe's `dialect`."""
     from importlib import import_module
 
     from buddy.compiler.ops import recurrent
 
     def registry(name: str) -> Registry:
         if name == "unrolled":
-            # A second way to lower recurrent layers to linalg, which has no separate module.
+            # It has no module of its own: `recurrent` has two ways to lower a layer.
             return recurrent.unrolled_registry
         module_registry: Registry = import_module(f"buddy.compiler.ops.{name}").ops_registry
         return module_registry

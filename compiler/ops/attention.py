@@ -5,8 +5,9 @@ the maximum grows: the online softmax of Milakov and Gimelshein (2018), with the
 FlashAttention (Dao et al. 2022). The extra memory is one tile of scores, the state of one block of rows, and the
 transposed keys of one head if it has several blocks of rows.
 
-With operands in 16 bits, as of the program or of the recipe's precision, scores, softmax and sums are in f32, as in
-eager's kernel: only the exponentials are rounded to 16 bits, as an operand of the second product, and the result.
+Operands have 16 bits in a program with 16-bit floats, and if the recipe's precision rounds them. Scores, softmax and
+sums are then in f32, as in eager's kernel; only the exponentials, as an operand of the second product, and the result
+are rounded to 16 bits.
 """
 
 from __future__ import annotations
@@ -125,20 +126,21 @@ class _Attention:
             raise LoweringError("attention with dropout draws random numbers")
         mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
         q = _operand(node.args[0], symbol_table)
-        k, v = _keys_and_values(node, symbol_table, q.shape[-2] == 1 and not causal)
+        k, v = _keys_and_values(node, symbol_table, by_parts=q.shape[-2] == 1 and not causal)
         if 0 in (*q.shape, *k[0].shape, *v[0].shape):
             raise LoweringError("attention of empty tensors")
         scale = node.kwargs.get("scale")
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         mask_operand = None if mask is None else _mask(mask, symbol_table, len(q.shape))
-        zero_masked_rows, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
+        order = _result_order(node)
+        zero_masked_rows = not isinstance(node, MaskedSoftmaxAttentionOp)
         if zero_masked_rows:
             q, k, v, operand_dtype = _in_requested_precision(q, k, v)
         else:
             reject_precision("it was fused from separate products: disable flash-attention-prefill to compute these")
             operand_dtype = result_dtype
-        is_like_queries = q.order == order and q.shape[-1] == v[0].shape[-1] and operand_dtype is result_dtype
-        in_place = is_like_queries and _has_one_reader(node.args[0])
+        fits_queries = q.order == order and q.shape[-1] == v[0].shape[-1] and operand_dtype is result_dtype
+        in_place = fits_queries and _has_one_reader(node.args[0])
         return _Attention(
             q, k, v, mask_operand, accumulator_type(result_dtype), operand_dtype, result_dtype, scale, causal, order,
             zero_masked_rows, in_place,
@@ -158,11 +160,12 @@ class _Attention:
         """Emits the loops and returns the result [batch..., heads, rows, width]."""
         if self._can_merge_heads():
             return self._emit_merged_heads()
-        *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
-        sizes = [*batch, rows, width]
+        *batch_and_heads, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
+        sizes = [*batch_and_heads, rows, width]
         memory_sizes = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
         initial = self.q.value if self.in_place else empty(memory_sizes, self.result_dtype)
-        out = emit_parallel(batch, TileOperand(initial, self.result_dtype, self.order), [rows, width], self._emit_head)
+        initial_result = TileOperand(initial, self.result_dtype, self.order)
+        out = emit_parallel(batch_and_heads, initial_result, [rows, width], self._emit_head)
         return transpose(out, self.order, self.result_dtype)
 
     def _can_merge_heads(self) -> bool:
@@ -170,17 +173,16 @@ class _Attention:
 
         Each key is then read once per group instead of once per head.
         """
-        same_mask = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
-        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and same_mask
+        heads_share_mask = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
+        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and heads_share_mask
 
     def _emit_merged_heads(self) -> ir.Value:
         """Emits the attention with the heads of each group as the rows of one head."""
         *batch, heads, rows, width = self.q.shape
         groups, identity = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
-        source = transpose(self.q.value, self.q.order, self.operand_dtype)
-        q = TileOperand(
-            reshape(source, (*batch, groups, heads // groups, width), self.operand_dtype), self.operand_dtype, identity
-        )
+        queries = transpose(self.q.value, self.q.order, self.operand_dtype)
+        merged = reshape(queries, (*batch, groups, heads // groups, width), self.operand_dtype)
+        q = TileOperand(merged, self.operand_dtype, identity)
         out = dataclasses.replace(self, q=q, causal=False, order=identity, in_place=False).emit()
         return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.result_dtype)
 
@@ -188,13 +190,13 @@ class _Attention:
         """Writes the result of the head at the indices `head` to `out` [rows, width]; returns the new `out`."""
         heads_per_group = self.q.shape[-3] // self.k[0].shape[-3]
         group = [*head[:-1], divide_index(head[-1], heads_per_group)]
-        keys = list(self._key_parts(group))
-        for rows in split_rows(self.q.shape[-2], keys[0].count, self.block_rows, self.block_keys, self.causal):
+        parts = list(self._key_parts(group))
+        for blocks in split_rows(self.q.shape[-2], parts[0].count, self.block_rows, self.block_keys, self.causal):
 
-            def emit_block(block: Index, carried: list[ir.Value], rows: RowBlocks = rows) -> list[ir.Value]:
-                return [_Block(self, head, keys, rows, block, *carried).emit()]
+            def emit_block(index: Index, carried: list[ir.Value], blocks: RowBlocks = blocks) -> list[ir.Value]:
+                return [_Block(self, head, parts, blocks, index, *carried).emit()]
 
-            (out,) = emit_loop(rows.first, rows.end, [out], emit_block)
+            (out,) = emit_loop(blocks.first, blocks.end, [out], emit_block)
         return out
 
     def _key_parts(self, group: list[Index]) -> Iterator[_Keys]:
@@ -208,7 +210,8 @@ class _Attention:
 class _Keys:
     """The keys and values of one part and one head; the part starts at key `start`.
 
-    If several blocks of rows read the keys, all full blocks of keys are transposed once, in advance, to `panels`.
+    If several blocks of rows read the keys, all full blocks of keys are transposed once, in advance, to `panels`
+    [full_blocks, width, block_keys].
     """
 
     def __init__(self, attention: _Attention, k: TileOperand, v: TileOperand, group: list[Index], start: int) -> None:
@@ -228,6 +231,7 @@ class _Keys:
     def scores(self, queries: ir.Value, block: Index, count: int) -> ir.Value:
         """Returns the scores [rows, count] of `queries` [rows, width] for the first `count` keys of a block."""
         dtype = self.attention.dtype
+        # A partial block has a static index, and no panel.
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
             keys = self._tile(self.k, multiply_index(block, self.block_keys), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
@@ -245,7 +249,8 @@ class _Keys:
 class _Block:
     """Block `index` of the query rows of one head; `emit` writes its result to `out` [rows, width].
 
-    `rows` says which blocks of the keys in `parts[0]` these rows attend to; they attend to all keys of the other parts.
+    `row_blocks`, which contain this block, say to which keys of `parts[0]` its rows attend; they attend to all keys of
+    the other parts.
     """
 
     def __init__(
@@ -253,16 +258,16 @@ class _Block:
         attention: _Attention,
         head: list[Index],
         parts: Sequence[_Keys],
-        rows: RowBlocks,
+        row_blocks: RowBlocks,
         index: Index,
         out: ir.Value,
     ) -> None:
-        self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
+        self.attention, self.head, self.parts, self.row_blocks, self.index = attention, head, parts, row_blocks, index
         self.dtype = attention.dtype
         self.start = multiply_index(index, attention.block_rows)
         self.out = TileOperand(out, attention.result_dtype, (0, 1))
         scale = attention.scale
-        # The scale of scores in 16 bits is exact if it is a power of two; otherwise the scores are scaled in f32.
+        # Queries in 16 bits are scaled without rounding only by a power of two; otherwise the f32 scores are scaled.
         scales_queries = attention.operand_dtype is self.dtype or frexp(scale)[0] == 0.5
         self.queries = self._scaled_queries(scale if scales_queries else 1.0)
         self.score_scale = 1.0 if scales_queries else scale
@@ -271,7 +276,7 @@ class _Block:
         """Emits the block. Returns the new `out`."""
         first_part, *other_parts = self.parts
         state, next_block = self._initial_state(first_part)
-        full_blocks = self.index if self.rows.full is None else self.rows.full
+        full_blocks = self.index if self.row_blocks.full is None else self.row_blocks.full
         state = self._add_blocks(first_part, next_block, full_blocks, state)
         for keys in other_parts:
             state = self._add_blocks(keys, 0, keys.full_blocks, state)
@@ -291,7 +296,7 @@ class _Block:
     def _scaled_queries(self, scale: float) -> ir.Value:
         """Returns the block's queries [rows, width] times `scale`, in a new tensor."""
         q, dtype = self.attention.q, self.attention.operand_dtype
-        sizes = [self.rows.rows, q.shape[-1]]
+        sizes = [self.row_blocks.rows, q.shape[-1]]
         if self.attention.in_place:
             tile = self.out.tile([self.start, 0], sizes)
         else:
@@ -303,19 +308,19 @@ class _Block:
 
         The one block is the tail, or block 0 if there is no tail.
         """
-        tail, next_block = self.rows.tail, 0
+        tail, next_block = self.row_blocks.tail, 0
         if tail is None:
-            tail, next_block = KeyTail(0, keys.block_keys, False), 1
+            tail, next_block = KeyTail(0, keys.block_keys, has_diagonal=False), 1
         block = self.index if tail.index is None else tail.index
         scores = self._scores(keys, block, tail.keys, tail.has_diagonal)
         maxima = self._row_maxima(scores)
         exponentials = self._exponentials(scores, maxima)
-        sums = self._add_row_sums(exponentials, filled(0, [self.rows.rows, 1], self.dtype))
+        sums = self._add_row_sums(exponentials, filled(0, [self.row_blocks.rows, 1], self.dtype))
         return _State(maxima, sums, keys.weighted_values(exponentials, block, tail.keys)), next_block
 
     def _add_block(self, keys: _Keys, block: Index, count: int, state: _State) -> _State:
         """Returns the state updated by the first `count` keys of a block."""
-        scores = self._scores(keys, block, count, False)
+        scores = self._scores(keys, block, count, has_diagonal=False)
         block_maxima = self._row_maxima(scores)
         factors = self._rescaling_factors(state.maxima, block_maxima)
         maxima = update_in_place(state.maxima, self.dtype, [(block_maxima, self.dtype)], s.maximum)
@@ -328,7 +333,7 @@ class _Block:
     def _rescaling_factors(self, old_maxima: ir.Value, block_maxima: ir.Value) -> ir.Value:
         """Returns the factors [rows, 1] that rescale the sums of earlier blocks to the new maxima."""
         operands = [(old_maxima, self.dtype), (block_maxima, self.dtype)]
-        out = empty([self.rows.rows, 1], self.dtype)
+        out = empty([self.row_blocks.rows, 1], self.dtype)
         return update_in_place(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
 
     def _scores(self, keys: _Keys, block: Index, count: int, has_diagonal: bool) -> ir.Value:
@@ -338,7 +343,7 @@ class _Block:
         inputs = []
         if mask is not None:
             offsets = [*self.head, self.start, add_to_index(multiply_index(block, keys.block_keys), keys.start)]
-            inputs.append((_broadcast_tile(mask, offsets, self.rows.rows, count), mask.dtype))
+            inputs.append((_broadcast_tile(mask, offsets, self.row_blocks.rows, count), mask.dtype))
         scale = self.score_scale
         if not inputs and not has_diagonal and scale == 1.0:
             return scores
@@ -356,7 +361,7 @@ class _Block:
 
     def _row_maxima(self, scores: ir.Value) -> ir.Value:
         """Returns the maximum of each row, but at least the lowest finite number, to avoid `inf - inf`."""
-        initial = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
+        initial = filled(_lowest(self.dtype), [self.row_blocks.rows, 1], self.dtype)
         return reduce_rows(scores, initial, self.dtype, s.maximum)
 
     def _exponentials(self, scores: ir.Value, maxima: ir.Value) -> ir.Value:
@@ -373,9 +378,9 @@ class _Block:
         def invert(_: Scalar, x: Scalar) -> Scalar:
             return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zero_masked_rows else 1.0 / x
 
-        inverse_sums = empty([self.rows.rows, 1], self.dtype)
+        inverse_sums = empty([self.row_blocks.rows, 1], self.dtype)
         inverse_sums = update_in_place(inverse_sums, self.dtype, [(state.sums, self.dtype)], invert)
-        offsets, sizes = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
+        offsets, sizes = [self.start, 0], [self.row_blocks.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse_sums, self.dtype)]
         result = self.attention.result_dtype
         tile = update_in_place(self.out.tile(offsets, sizes), result, inputs, lambda _, x, i: cast(x * i, result))
@@ -383,7 +388,7 @@ class _Block:
 
 
 def _lowest(dtype: TensorDType) -> float:
-    """Returns the lowest finite number of a float type."""
+    """Returns the lowest finite number of `dtype`, f32 or f64."""
     return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
 
 
@@ -410,7 +415,7 @@ def _operand(node: Op, symbol_table: SymbolTable) -> TileOperand:
 def _in_requested_precision(
     q: TileOperand, k: tuple[TileOperand, ...], v: tuple[TileOperand, ...]
 ) -> tuple[TileOperand, tuple[TileOperand, ...], tuple[TileOperand, ...], TensorDType]:
-    """Returns the operands rounded to bfloat16, if the recipe selects it, and their element type."""
+    """Returns `q`, `k` and `v`, rounded to bfloat16 if the recipe selects that, and their element type."""
     if q.shape[-2] == 1:
         reject_precision("rounding keys and values for one row of queries takes longer than it saves")
         return q, k, v, q.dtype
@@ -432,8 +437,8 @@ def _keys_and_values(
     """
     part_nodes = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
     k, v = (tuple(_operand(part, symbol_table) for part in parts) for parts in part_nodes)
-    # Both need parts of the same lengths.
-    if k and [x.shape[:-1] for x in k] == [x.shape[:-1] for x in v]:
+    # Part `i` of the keys needs as many rows as part `i` of the values.
+    if k and [part.shape[:-1] for part in k] == [part.shape[:-1] for part in v]:
         return k, v
     k, v = ((_operand(arg, symbol_table),) for arg in node.args[1:3])
     return k, v
@@ -468,7 +473,7 @@ def _broadcast_tile(mask: TileOperand, offsets: Sequence[Index], rows: int, colu
     return mask.tile(mask_offsets, mask_sizes)
 
 
-def _out_order(node: Op) -> tuple[int, ...]:
+def _result_order(node: Op) -> tuple[int, ...]:
     """Returns the memory layout of the result: rows before heads if every reader transposes the result so."""
     rank = len(node.tensor_meta.shape)
     swapped = [*range(rank - 3), rank - 2, rank - 3, rank - 1]

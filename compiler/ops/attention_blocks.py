@@ -24,7 +24,8 @@ def block_sizes(rows: int, causal: bool) -> tuple[int, int]:
 class KeyTail:
     """The last block of keys that a block of rows attends to, if it is partial or contains the diagonal.
 
-    It has `keys` keys. `index` is its index among the blocks of keys; `None` means that of the block of rows.
+    It has `keys` keys. `index` is its index among the blocks of keys, or `None` if that is the index of the block of
+    rows.
     """
 
     index: int | None
@@ -34,10 +35,10 @@ class KeyTail:
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """The blocks `i` of query rows with `first <= i < end`; block `i` starts at row `i * block` of `split_rows`.
+    """The blocks `i` of query rows with `first <= i < end`; block `i` starts at row `i * block`.
 
-    Each has `rows` rows, fewer than `block` for the remainder. It attends to the first `full` blocks of keys
-    completely, and to `tail`. If `full` is `None`, block `i` attends to the first `i` blocks of keys.
+    `block` is the argument of `split_rows`. Each block has `rows` rows, fewer than `block` for the remainder. Block `i`
+    attends completely to the first `full` blocks of keys, or to the first `i` if `full` is `None`, and to `tail`.
     """
 
     first: int
@@ -48,7 +49,7 @@ class RowBlocks:
 
 
 def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
-    """Splits `queries` rows by `keys` columns into blocks of `block` rows by `key_block` columns.
+    """Splits scores of `queries` rows by `keys` columns into blocks of `block` rows by `key_block` columns.
 
     With `causal`, row `i` attends to columns `0 .. i` only.
 
@@ -59,7 +60,7 @@ def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool
     if causal:
         return tuple(_causal_blocks(queries, keys, block))
     full, remainder = divmod(keys, key_block)
-    tail = KeyTail(full, remainder, False) if remainder else None
+    tail = KeyTail(full, remainder, has_diagonal=False) if remainder else None
     return tuple(RowBlocks(first, end, rows, full, tail) for first, end, rows in _blocks(queries, block))
 
 
@@ -78,9 +79,10 @@ def _causal_blocks(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
     for first, end, rows in _blocks(queries, block):
         diagonal_end = min(end, full)
         if first < diagonal_end:
-            yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, True))
+            yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, has_diagonal=True))
         if first <= full < end and remainder:
-            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), True))
+            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), has_diagonal=True))
         below_diagonal = max(first, full + bool(remainder))
         if below_diagonal < end:
-            yield RowBlocks(below_diagonal, end, rows, full, KeyTail(full, remainder, False) if remainder else None)
+            tail = KeyTail(full, remainder, has_diagonal=False) if remainder else None
+            yield RowBlocks(below_diagonal, end, rows, full, tail)

@@ -48,7 +48,7 @@ class TileOperand:
 
 
 def slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
-    """Returns the arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
+    """Returns the arguments of slice ops with strides of 1.
 
     Only offsets may be dynamic. Among the static offsets, MLIR's marker takes the place of a dynamic one.
     """
@@ -65,10 +65,11 @@ def update_in_place(
 
     The op uses `target` as its output operand, so that bufferization updates loop-carried tensors in place.
     """
-    shape, types = shape_of(target), [t for _, t in inputs]
+    shape, types = shape_of(target), [input_type for _, input_type in inputs]
 
     def scalars(*values: ir.Value) -> list[ir.Value]:
-        return [body(Scalar(values[-1], dtype), *map(Scalar, values, types)).value]
+        *elements, old = values
+        return [body(Scalar(old, dtype), *map(Scalar, elements, types)).value]
 
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
     all_loops = list(range(len(shape)))
@@ -131,13 +132,14 @@ def emit_loop(
 
 
 def emit_parallel(
-    sizes: Sequence[int], out: TileOperand, tile: Sequence[int], body: Callable[[list[Index], ir.Value], ir.Value]
-) -> ir.Value:
+    sizes: Sequence[int], out: TileOperand, matrix_shape: Sequence[int],
+    body: Callable[[list[Index], ir.Value], ir.Value],
+) -> ir.Value:  # fmt: skip
     """Emits a parallel loop nest with trip counts `sizes` over the batch dims of `out`. Returns the new `out`.
 
-    `body(indices, matrix)` returns the matrix, of the sizes `tile`, that replaces `matrix` at these indices.
+    `body(indices, matrix)` returns the matrix, of `matrix_shape`, that replaces `matrix` at these indices.
     """
-    tile_sizes = [*[1] * len(sizes), *tile]
+    tile_sizes = [*[1] * len(sizes), *matrix_shape]
     if all(size == 1 for size in sizes):
         offsets: list[Index] = [0] * len(tile_sizes)
         matrix = body(offsets[:-2], out.tile(offsets, tile_sizes))

@@ -132,7 +132,7 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(a: Scalar, b: Scalar, c: Scalar, total: Scalar) -> Scalar:
         return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
 
-    sums = reduce(operands, shape, summed_dims, False, 0, wide, body)
+    sums = reduce(operands, shape, summed_dims, 0, wide, body)
     return cast_tensor(sums, wide, dtype)
 
 
@@ -161,15 +161,16 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     scores = _product_by_head(q, k, "md", "nd", "mn", dtype)
     scores, scale = _apply_masks(node, symbol_table, scores, dtype, scale)
     weights = reductions.softmax(scores, dtype, 3, dtype, scale)
-    sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
+    log_sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
     if node.kwargs.get("attn_mask") is not None:
-        row_maxima = reductions.extreme(scores, dtype, [3], True, largest=True)
-        weights, sums = (_zero_masked_rows(x, t, row_maxima, dtype) for x, t in ((weights, dtype), (sums, wide)))
+        row_maxima = reductions.extreme(scores, dtype, [3], keep=True, largest=True)
+        weights = _zero_masked_rows(weights, dtype, row_maxima, dtype)
+        log_sums = _zero_masked_rows(log_sums, wide, row_maxima, dtype)
     log_meta = node.metas[1]
     results = [_product_by_head(weights, v, "mn", "nd", "md", dtype)]
     if log_meta is not None:
-        sums = reshape(sums, shape_of(sums)[:-1], wide)
-        results.append(pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype)))
+        log_sums = reshape(log_sums, shape_of(log_sums)[:-1], wide)
+        results.append(pointwise([(log_sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype)))
     return results
 
 
@@ -219,7 +220,7 @@ def _apply_masks(
 
 
 def _causal_mask(shape: tuple[int, ...]) -> ir.Value:
-    """Returns `row >= column` as a [rows, columns] tensor."""
+    """Returns `row >= column` as a [rows, columns] tensor, for scores of `shape` [..., rows, columns]."""
 
     def body(_out: ir.Value) -> list[ir.Value]:
         return [arith.cmpi(arith.CmpIPredicate.uge, loop_index(0), loop_index(1))]
@@ -241,8 +242,8 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. Raises `LoweringError` for
     other ranks, a bias, and dynamic sizes.
     """
-    x, w, ends = node.args[:3]
-    shapes = [list(op.tensor_meta.shape) for op in (x, w) if isinstance(op, Op)]
+    x, matrices, ends = node.args[:3]
+    shapes = [list(op.tensor_meta.shape) for op in (x, matrices) if isinstance(op, Op)]
     if [len(shape) for shape in shapes] != [2, 3] or not isinstance(ends, Op):
         raise LoweringError("the rows are not grouped along one dim")
     if argument(node, 3, "bias") is not None:
@@ -251,12 +252,13 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if not all(isinstance(size, int) for size in (rows, depth, groups, width)):
         raise LoweringError("the grouped product has dynamic sizes")
     fall_back_if_outside(node, symbol_table, [(ends, rows + 1)])
-    dtypes = (x.tensor_meta.dtype, ends.tensor_meta.dtype, node.tensor_meta.dtype)
-    state = LoopState([st.filled(0, [rows, width], node.tensor_meta.dtype)])
+    result_dtype = node.tensor_meta.dtype
+    state = LoopState([st.filled(0, [rows, width], result_dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    x_value, weights, end_values = (value_of(op, symbol_table) for op in (x, w, ends))
-    product = _GroupedProduct(x_value, weights, end_values, *dtypes, state)
+    x_value, weights, end_values = (value_of(op, symbol_table) for op in (x, matrices, ends))
+    dtype, ends_dtype = x.tensor_meta.dtype, ends.tensor_meta.dtype
+    product = _GroupedProduct(x_value, weights, end_values, dtype, ends_dtype, result_dtype, state)
     state.each(0, groups, product.multiply_group)
     return state.tensors[0]
 
@@ -286,6 +288,7 @@ class _GroupedProduct:
     def multiply_group(self, group: ir.Value) -> None:
         """Emits the product of the rows of a group with its matrix."""
         _, depth, width = shape_of(self.weights)
+        # `pick` computes both values, so the first group also needs the index of an end: 0.
         is_first = compare("eq", group, 0)
         start = pick(is_first, 0, self._group_end(pick(is_first, 0, minus(group, 1))))
         end = self._group_end(group)
@@ -297,7 +300,7 @@ class _GroupedProduct:
         )
 
     def _group_end(self, group: ir.Value) -> ir.Value:
-        """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
+        """Returns the end of a group, clamped to 0 and the number of rows, since data may be out of range."""
         end = scalar_to_index(element(self.ends, [group], self.ends_dtype))
         return arith.minsi(arith.maxsi(end, position(0)), position(shape_of(self.x)[0]))
 

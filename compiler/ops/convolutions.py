@@ -5,7 +5,6 @@ Pools use the same padding and sliding windows.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -34,7 +33,7 @@ lowering = ops_registry.lowering
 def insert_spaced(
     value: ir.Value, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
 ) -> ir.Value:
-    """Returns a tensor of `shape` that has element `i` of each dim of `value` at `offset + i * step`, and else `fill`.
+    """Returns a tensor of `shape`: along each dim, element `i` of `value` is at `offset + i * step`; others are `fill`.
 
     Elements of `value` whose position is outside of `shape` are dropped.
     """
@@ -74,6 +73,7 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Adds the gradient of each padding element to that of the nearest element."""
     meta, pads = node.tensor_meta, node.args[2]
     spatial = len(pads) // 2
+    # `pads` has (before, after) for each dim, from the last dim on.
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
     def nearest(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
@@ -108,7 +108,7 @@ class SlidingWindow:
 
     def without_padding(self) -> SlidingWindow:
         """Returns the same windows over an input that is already padded."""
-        return dataclasses.replace(self, padding=(0,) * len(self.size))
+        return replace(self, padding=(0,) * len(self.size))
 
     def padded_sizes(self, outputs: Sequence[int]) -> list[int]:
         """Returns the sizes of the padded input that windows at `outputs` positions per dim read."""
@@ -134,7 +134,7 @@ def pad_for_window(
 
 
 def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Returns one number per dim; `values` is a list, one number for all `count` dims, or empty for `default`."""
+    """Returns one number per dim: `values`, one number for all `count` dims, or `default` if `values` is empty."""
     if values is None:
         return tuple(default)
     listed = [values] if isinstance(values, int) else list(values)
@@ -215,7 +215,7 @@ def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value |
     if needs_bias_gradient:
         axes = [i for i in range(2 + setup.spatial) if i != 1]
         shape = st.shape_of(gradient)
-        results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
+        results[2] = st.reduce([(gradient, dtype)], shape, axes, 0, wide, lambda x, t: t + cast(x, wide))
     return [None if result is None else cast_tensor(result, wide, dtype) for result in results]
 
 
@@ -231,20 +231,20 @@ def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
 class ConvolutionSetup:
     """The window, the number of groups, and the element type of the operands of a convolution.
 
-    `kernel_dtype` is the kernel's element type if it is another one, and `sums` that of the sums if it is not that of
-    accumulators for `dtype`.
+    `kernel_dtype` is the element type of the kernel if that is not `dtype`. `sum_dtype` is that of the sums if it is
+    not the accumulator type of `dtype`.
     """
 
     window: SlidingWindow
     groups: int
     dtype: TensorDType
     kernel_dtype: TensorDType | None = None
-    sums: TensorDType | None = None
+    sum_dtype: TensorDType | None = None
 
     @property
     def accumulator(self) -> TensorDType:
         """The element type of the sums."""
-        return self.sums or accumulator_type(self.dtype)
+        return self.sum_dtype or accumulator_type(self.dtype)
 
     @property
     def spatial(self) -> int:
@@ -265,7 +265,7 @@ def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, 
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
-    # The size of the dim of groups, and below the number of its loop: empty without groups.
+    # The size of the dim of groups (and `group`, the number of its loop): an empty list without groups.
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
@@ -338,7 +338,8 @@ def convolve_transposed(value: ir.Value, kernel: ir.Value, setup: ConvolutionSet
     """
     window, spatial, wide, out = setup.window, setup.spatial, setup.accumulator, None
     combinations = list(product(*(output_phases(window, axis, shape[2 + axis]) for axis in range(spatial))))
-    if [tuple(phase.taps for phase in phases) for phases in combinations] == [window.size]:
+    taps_of_combinations = [tuple(phase.taps for phase in phases) for phases in combinations]
+    if taps_of_combinations == [window.size]:  # one combination, of the whole kernel
         kernels = [_adjoint_kernel(kernel, setup)]
     else:
         channels_last = _channels_last(kernel, setup)
@@ -445,8 +446,8 @@ def _is_product(window: SlidingWindow) -> bool:
 def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Returns the kernel's gradient, of `shape`, of a convolution in groups, or of a matrix product without groups.
 
-    `longer` is padded already, and the window of `setup` is that of `shorter`. Neither is rearranged. The loops over
-    the result are group, if there are several, output channel, input channel and window; batch and positions follow.
+    `longer` is padded already, and the window of `setup` is that of `shorter`. Neither tensor is rearranged. The loops
+    over the result are group (if `groups` > 1), output channel, input channel and window; batch and positions follow.
     """
     window, dtype, wide, spatial, groups = setup.window, setup.dtype, setup.accumulator, setup.spatial, setup.groups
     (n, c, *space), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
@@ -455,6 +456,7 @@ def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionS
         longer = st.reshape(longer, [n, groups, c // groups, *space], dtype)
         shorter = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
         sizes, group = [groups, o // groups, *shape[1:]], [0]
+    # The numbers of the loops; a matrix product has none over the window.
     output, taps, batch = len(group), len(group) + 2, len(sizes)
     inner = [*range(batch + 1, batch + 1 + spatial)]
     window_dims: list[st.DimIndex] = [*(window.dims(taps, inner[0]) if group else inner)]

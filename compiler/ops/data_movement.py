@@ -182,9 +182,9 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(*indices: Scalar) -> Scalar:
         *others, along = indices
         on_diagonal = {row: along + max(-offset, 0), column: along + max(offset, 0)}
-        return read_element(
-            value, meta.dtype, [on_diagonal[i] if i in on_diagonal else others.pop(0) for i in range(rank)]
-        )
+        for dim in sorted(on_diagonal):
+            others.insert(dim, on_diagonal[dim])
+        return read_element(value, meta.dtype, others)
 
     return compute_tensor(meta.shape, meta.dtype, body)
 

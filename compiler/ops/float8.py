@@ -42,7 +42,7 @@ class Float8Format:
 
     @property
     def overflow_limit(self) -> int:
-        """The f32 bits of the least magnitude that needs no rounding to become infinity, NaN or the largest number."""
+        """The f32 bits of the least magnitude that becomes infinity, NaN or the largest number without rounding."""
         largest_exponent = (0x7F >> self.mantissa) - self.bias
         if self.infinity is None and not self.one_zero:  # of the largest exponent, only the code with all ones is NaN
             return (_F32_BIAS + largest_exponent) << _F32_MANTISSA | ((1 << self.mantissa) - 2) << self.shift
@@ -84,13 +84,13 @@ def from_f32(value: ir.Value, dtype: TensorDType, element: ir.Type) -> ir.Value:
     signed_bits = arith.bitcast(_i32(), value)
     sign = arith.andi(signed_bits, _int(_F32_SIGN))
     bits = arith.xori(signed_bits, sign)
-    # A subnormal number: the last bit of the f32 `rounder` has the weight of the last bit of a subnormal number, so a
-    # sum with it is rounded to these.
+    # For a subnormal result: the last bit of the f32 `rounder` has the weight of the last bit of a subnormal number, so
+    # adding `rounder` rounds to a subnormal number.
     rounder = (_F32_BIAS + 1 - format_.bias + format_.shift) << _F32_MANTISSA
     summed = arith.addf(arith.bitcast(_f32(), bits), arith.bitcast(_f32(), _int(rounder)))
     subnormal = arith.subi(arith.bitcast(_i32(), summed), _int(rounder))
-    # A normal number: changes the bias of the exponent, and adds a bit less than half of the last bit that remains. If
-    # that bit is 1, it adds another unit, so that ties round to even.
+    # For a normal result: changes the bias of the exponent, and adds one unit less than half of the last bit that
+    # remains. If that bit is 1, adds the missing unit (`odd`), so that ties round to even.
     odd = arith.andi(arith.shrui(bits, _int(format_.shift)), _int(1))
     rounding = ((format_.bias - _F32_BIAS) << _F32_MANTISSA) + (1 << (format_.shift - 1)) - 1
     normal = arith.shrui(arith.addi(arith.addi(bits, _int(rounding)), odd), _int(format_.shift))

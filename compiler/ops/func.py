@@ -181,7 +181,7 @@ def _spec(meta: TensorMeta) -> TensorSpec:
 
 
 def _number_tensors(value: Any, numbers: Iterator[int]) -> Any:
-    """Returns an argument in plain form for JSON: each node becomes `{"t": i}`, with the next of `numbers`.
+    """Returns an argument in plain form for JSON: a node, which has the key "n", becomes `{"t": next(numbers)}`.
 
     Infinities and NaN, which JSON cannot express, become `{"f": text}`.
     """

@@ -66,6 +66,7 @@ def lower_imported(graph: Graph, imported: ImportedIR, context: ir.Context, loca
 
 
 def _parse(imported: ImportedIR, context: ir.Context) -> ir.Module:
+    """Returns the parsed module. Raises `ImportedIRError` if the text is not a module."""
     try:
         return ir.Module.parse(imported.text, context)
     except ir.MLIRError as error:
@@ -142,7 +143,7 @@ def _set_signature(entry: ir.Operation, graph: Graph, locations: LocationSets) -
     Raises `ImportedIRError` if the entry takes too few arguments.
     """
     entry.attributes["sym_name"] = ir.StringAttr.get(graph._func_name)
-    # Also numbers the set of all nodes, which lists nodes without an op, such as those that pick a result.
+    # Needed even if unused: this numbers the set of all nodes, which has nodes without an op, such as `getitem`.
     all_nodes = locations.location((), derived=[op.stable for op in graph.operations])
     if not locations.number_of(entry.location):
         entry.location = all_nodes

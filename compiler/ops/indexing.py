@@ -110,7 +110,7 @@ def _out_of_range_flag(
         is_outside = arith.cmpi(arith.CmpIPredicate.uge, index, end)
         return flag | cast(Scalar(is_outside, TensorDType.Bool), _FLAG_TYPE)
 
-    return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG_TYPE, body)
+    return st.reduce([(value, dtype)], shape, list(range(len(shape))), 0, _FLAG_TYPE, body)
 
 
 def depends_on_inputs(index: Op, symbol_table: SymbolTable) -> bool:

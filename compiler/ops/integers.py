@@ -45,13 +45,13 @@ def divide(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
     """
     y = x.like(y)
     # The division instruction may trap for these divisors.
-    special = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
-    divisor = select(special, y.like(1), y)
+    may_trap = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
+    divisor = select(may_trap, y.like(1), y)
     quotient_op, remainder_op = (arith.divui, arith.remui) if x.is_unsigned else (arith.divsi, arith.remsi)
     quotient = Scalar(quotient_op(x.value, divisor.value), x.dtype)
     remainder = Scalar(remainder_op(x.value, divisor.value), x.dtype)
-    # For both special divisors the quotient is `x * y`, and the remainder is 0.
-    return select(special, x * y, quotient), select(special, remainder.like(0), remainder)
+    # For both these divisors the quotient is `x * y`, and the remainder is 0.
+    return select(may_trap, x * y, quotient), select(may_trap, remainder.like(0), remainder)
 
 
 def floor_divide(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
@@ -91,9 +91,9 @@ def _is_oversized_shift(by: Scalar) -> Scalar:
 def power(x: Scalar, exponent: Operand) -> Scalar:
     """Returns `x ** exponent`, wrapped, by repeated squaring; 0 for a negative exponent, unless `x` is 1 or -1."""
     exponent = x.like(exponent)
-    # For a negative exponent, only the powers of 1 and -1 are not 0, and these depend only on its parity.
-    negative = exponent.compare("lt", 0)
-    effective_exponent = select(negative, exponent & 1, exponent)
+    # For a negative exponent, only the powers of 1 and -1 are not 0, and these depend only on the exponent's parity.
+    is_negative = exponent.compare("lt", 0)
+    effective_exponent = select(is_negative, exponent & 1, exponent)
     result = while_loop(
         (x.like(1), x, effective_exponent),
         lambda _result, _base, remaining: remaining.compare("ne", 0),
@@ -103,8 +103,8 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
             shift_right(remaining, 1),
         ),
     )[0]
-    unit = x.compare("eq", 1) if x.is_unsigned else x.compare("eq", 1) | x.compare("eq", -1)
-    return select(negative & (unit ^ True), x.like(0), result)
+    is_unit = x.compare("eq", 1) if x.is_unsigned else x.compare("eq", 1) | x.compare("eq", -1)
+    return select(is_negative & (is_unit ^ True), x.like(0), result)
 
 
 def greatest_common_divisor(x: Scalar, y: Operand) -> Scalar:

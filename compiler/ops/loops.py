@@ -48,9 +48,11 @@ def for_each(extents: Sequence[Extent], carried: Sequence[ir.Value], body: Body)
 
 
 def copy_shapes(values: Iterable[ir.Value], like: Sequence[ir.Value]) -> list[ir.Value]:
-    """Returns `values`. Records for each tensor in it that the shape is that of the corresponding tensor in `like`."""
-    pairs = list(zip(values, like, strict=True))
-    return [record_shape(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
+    """Returns `values`. Records that each tensor in it has the shape of the corresponding tensor in `like`."""
+    return [
+        record_shape(value, shape_of(model)) if isinstance(model.type, ir.RankedTensorType) else value
+        for value, model in zip(values, like, strict=True)
+    ]
 
 
 def element(value: ir.Value, indices: Sequence[ir.Value], dtype: TensorDType) -> Scalar:

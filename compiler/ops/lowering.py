@@ -75,9 +75,9 @@ class NodeError(BuddyError):
 class LoweredModule:
     """Top-level IR, and how each node was lowered.
 
-    `unapplied` has a message for each node for which the recipe chooses a lowering that was not applied. If
-    `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If `is_imported`, the IR was
-    imported, and may be at another `phase` of the pipeline.
+    `unapplied` has a (node, message) pair for each lowering or precision that the recipe chooses and that was not
+    applied. If `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If
+    `is_imported`, the IR was imported, and may be at another `phase` of the pipeline.
     """
 
     module: Any
@@ -95,7 +95,7 @@ class _Lowerer:
 
     `choices` maps stable node names to the registries that the recipe chooses. `assignments` says for each lowered
     node, by stable name, which registry lowered it, and why others did not. `symbols` has the symbols that each
-    function takes as arguments, by its name. `transient` is that of `LoweredModule`.
+    function takes as arguments, by its name. `LoweredModule` explains `transient`.
     """
 
     registries: dict[str, Registry]
@@ -123,25 +123,24 @@ class _Lowerer:
         op = func.FuncOp(function.name, function_type, visibility=None if public else "private", loc=all_nodes)
         is_declaration = not public and not body
         attributes = [
-            _argument_attributes(i, value[0], parameter, public, is_declaration)
-            for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
-            if value in arguments
+            _argument_attributes(i, node, is_parameter, public, is_declaration)
+            for i, ((node, result), is_parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
+            if (node, result) in arguments
         ]
         op.arg_attrs = ir.ArrayAttr.get([*attributes, *map(symbol_attributes, symbols)])
-        if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
-            op.attributes[RESULT_SIZES] = ir.ArrayAttr.get(
-                [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
-            )
+        if any(is_dynamic(node.tensor_meta.shape) for node, _ in results):
+            result_sizes = [sizes_attribute(node.tensor_meta.stored.shape) for node, _ in results]
+            op.attributes[RESULT_SIZES] = ir.ArrayAttr.get(result_sizes)
         if is_declaration:
             return
-        argument_locations = [self.locations.location([value[0].stable]) for value in arguments]
+        argument_locations = [self.locations.location([node.stable]) for node, _ in arguments]
         block = op.add_entry_block([*argument_locations, *[all_nodes] * len(symbols)])
         table: ValueTable = {}
         symbol_values: dict[str, ir.Value] = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
         with ir.InsertionPoint(block), all_nodes, function_sizes(symbol_values):
             _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
             self._lower_body(function, body, table)
-            func.ReturnOp([table[op.name, index] for op, index in results])
+            func.ReturnOp([table[node.name, index] for node, index in results])
 
     def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: ValueTable) -> None:
         """Lowers nodes and calls at the insertion point, and adds their results to `table`."""
@@ -189,12 +188,13 @@ class _Lowerer:
         candidates = tuple(
             name for name, registry in self.registries.items() if op_class in registry and _supports(name, node)
         )
-        # torch-mlir may lower any op, so that alone does not count as a lowering.
-        has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
+        choices = (*candidates, EAGER)
+        # torch-mlir's registry has all op classes, so it does not count.
+        has_lowering = bool(set(candidates) - {TORCH_MLIR})
         choice = self.choices.get(node.stable, "")
-        # Why registries before the one that lowers the node do not, or why the node falls back to eager; and the error
-        # of each registry that rejected the node.
+        # Why the registries tried first do not lower the node, or why the node falls back to eager.
         reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [eager_reason(node)])]
+        # The error of each registry that rejected the node.
         rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
             reasons.append(NOT_COMPLEX)
@@ -210,9 +210,10 @@ class _Lowerer:
                     precision = request.precision if request.is_applied else ""
                     why_not = precision_reason(request, node, name, self._has_own_precision(node))
                     return Assignment(
-                        node.stable, name, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
-                        tuple(rejections.items()), multiplies_float32(node), precision, why_not,
-                        "int8" if op_class in INTEGER_PRODUCTS else "",
+                        node.stable, name, choices, reason="; ".join(reasons), slow_path=paths.slow_path,
+                        error_path=paths.error_path, rejections=tuple(rejections.items()),
+                        multiplies=multiplies_float32(node), precision=precision, precision_reason=why_not,
+                        integers="int8" if op_class in INTEGER_PRODUCTS else "",
                     )  # fmt: skip
                 if name in candidates or (has_lowering and name in (self._first_registry, choice)):
                     reasons.append(f"{name}: {error}")
@@ -305,7 +306,7 @@ class _Lowerer:
 
 
 def _supports(name: str, node: Op) -> bool:
-    """True if the registry `name` may lower `node`. torch-mlir's accepts all op classes, but not every node."""
+    """True if the registry `name` may lower `node`. torch-mlir's has all op classes, but does not lower all nodes."""
     return name != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
@@ -319,12 +320,13 @@ def _symbols_of(
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     sizes = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
     callee_symbols = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
+    # By number: s9 before s10.
     return tuple(sorted({*symbols_in(sizes), *callee_symbols}, key=lambda name: (len(name), name)))
 
 
 def _without_empty(values: Sequence[Value]) -> list[Value]:
-    """Returns the values that are not empty tensors; these have no memory, so calls do not pass them."""
-    return [value for value in values if 0 not in value[0].tensor_meta.shape]
+    """Returns the values that are not empty tensors; empty ones have no memory, so calls do not pass them."""
+    return [(node, index) for node, index in values if 0 not in node.tensor_meta.shape]
 
 
 def _types(values: Sequence[Value]) -> list[ir.Type]:
@@ -332,13 +334,12 @@ def _types(values: Sequence[Value]) -> list[ir.Type]:
 
 
 def _bind(table: ValueTable, values: Sequence[Value], mlir_values: Sequence[ir.Value]) -> None:
-    """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
+    """Stores MLIR values for `values` in `table`: the next of `mlir_values`, or a new tensor for an empty one."""
     passed = iter(mlir_values)
     for op, index in values:
         meta = op.tensor_meta.stored
-        table[op.name, index] = (
-            empty(meta.shape, meta.dtype) if 0 in meta.shape else record_shape(next(passed), meta.shape)
-        )
+        is_empty = 0 in meta.shape
+        table[op.name, index] = empty(meta.shape, meta.dtype) if is_empty else record_shape(next(passed), meta.shape)
 
 
 def _is_complex(node: Op) -> bool:
@@ -381,9 +382,9 @@ def lower(
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
-    `user_registry` is searched before all other registries. `partition` replaces the one that the recipe selects; its
-    functions without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a node that
-    can be neither compiled nor called in eager.
+    `locations` records the nodes of each op. `user_registry` is searched before all other registries. `partition`
+    replaces the one that the recipe selects; its functions without nodes are only declared. `on_node` is called after
+    each node. Raises `NodeError` for a node that can be neither compiled nor called in eager.
     """
     if partition is None:
         partition = (

@@ -85,7 +85,7 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 
 def _max_pool(value: ir.Value, meta: TensorMeta, window: SlidingWindow) -> list[ir.Value]:
-    """Returns the maximum of each window, and its flat index over the spatial dims, as `_max_in_windows`."""
+    """Returns the maximum of each window, and its flat index over the spatial dims, as `_max_in_windows` does."""
     lowest, spatial = s.limits(meta.dtype)[0], len(window.size)
     padded = pad_for_window(value, window, meta.shape[-spatial:], lowest, meta.dtype)
     values = _fold_padded_windows(padded, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
@@ -112,10 +112,10 @@ def _coordinate_bits(window: SlidingWindow) -> list[int]:
 
 
 def _taps_of_maxima(padded: ir.Value, maxima: ir.Value, meta: TensorMeta, window: SlidingWindow) -> ir.Value:
-    """Returns for each window the first tap that equals its maximum, or `-1 - tap` of the last NaN.
+    """Returns for each window the first tap whose element equals the maximum, or `-1 - tap` of the last NaN.
 
-    The first tap is a minimum of numbers over the window, which compiles to vector instructions. It may be a tap of the
-    padding if all elements are the lowest number.
+    Computes the minimum of tap numbers, which compiles to vector instructions. The result may be a tap of the padding
+    if all elements are the lowest number.
     """
     rank, spatial, dtype = len(meta.shape), len(window.size), meta.dtype
     last = s.limits(_TAP_TYPE)[1]
@@ -274,15 +274,15 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     gradient, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node, 2)
     spatial, leading, wide = len(window.size), meta.shape[: -len(window.size)], accumulator_type(meta.dtype)
     quotients = _divide_by_count(gradient, meta.dtype, _divisor(node, 5, window, meta.shape), wide)
-    offsets = [size - 1 - before for size, before in zip(window.size, window.padding, strict=True)]
-    sizes = [size + n - 1 for size, n in zip(window.size, meta.shape[-spatial:], strict=True)]
-    offsets, steps = [*(0 for _ in leading), *offsets], [*(1 for _ in leading), *window.stride]
-    spaced = insert_spaced(quotients, offsets, steps, [*leading, *sizes], 0, wide)
+    spatial_offsets = [size - 1 - before for size, before in zip(window.size, window.padding, strict=True)]
+    padded_sizes = [size + count - 1 for size, count in zip(window.size, meta.shape[-spatial:], strict=True)]
+    offsets, steps = [0] * len(leading) + spatial_offsets, [1] * len(leading) + list(window.stride)
+    spaced = insert_spaced(quotients, offsets, steps, [*leading, *padded_sizes], 0, wide)
     dense = SlidingWindow(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
     return cast_tensor(_fold_windows(spaced, dense, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 
 
-# Maps the indices of an element of the result, all its dims, to the number of elements of its window.
+# Maps the indices of an element of the result, one per dim, to the number of elements of its window.
 Count = Callable[..., "Scalar | int"]
 
 
@@ -293,8 +293,8 @@ def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[Dim]) 
     """
     ceil_mode, divisor = argument(node, first, "ceil_mode", False), argument(node, first + 2, "divisor_override")
     counts_padding = argument(node, first + 1, "count_include_pad", True)
-    spatial, are_full = len(window.size), counts_padding or not any(window.padding)
-    if divisor is not None or (are_full and not ceil_mode):
+    spatial, counts_whole_windows = len(window.size), counts_padding or not any(window.padding)
+    if divisor is not None or (counts_whole_windows and not ceil_mode):
         return divisor or prod(window.size)
     sizes = shape[-spatial:]
 
@@ -355,7 +355,7 @@ def _uniform_window(sizes: Sequence[int], counts: Sequence[int]) -> SlidingWindo
 
 @lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Sums adaptive windows; uses sliding windows of one size if the output's sizes divide the input's."""
+    """Averages adaptive windows; uses sliding windows of one size if the output's sizes divide the input's."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     wide = accumulator_type(meta.dtype)
@@ -399,7 +399,8 @@ def _sum_windows(
     window_sizes = [_longest_window(size, count) for size, count in zip(sizes, counts, strict=True)]
 
     def body(outer: Sequence[Scalar], inner: Sequence[Scalar], total: Sequence[Scalar]) -> list[Scalar]:
-        ranges = [_window_range(index, *pair) for index, *pair in zip(outer[-spatial:], sizes, counts, strict=True)]
+        dims = zip(outer[-spatial:], sizes, counts, strict=True)
+        ranges = [_window_range(index, size, count) for index, size, count in dims]
         positions = [start + offset for (start, _), offset in zip(ranges, inner, strict=True)]
         nearest = [s.minimum(p, end - 1) for p, (_, end) in zip(positions, ranges, strict=True)]
         element = cast(read_element(value, dtype, [*outer[:-spatial], *nearest]), wide)

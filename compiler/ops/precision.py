@@ -2,8 +2,8 @@
 
 - `bf16`: both operands are rounded to bfloat16; sums are in f32.
 - `bf16x3`: each operand is the sum of two bfloat16, `high = round(x)` and `low = round(x - high)`, whose relative error
-  is 2**-17 at most; the sums, in f32, have the products high * high, high * low and low * high. These are one product
-  with three times the depth, of [high, high, low] and [high, low, high].
+  is 2**-17 at most; the products high * high, high * low and low * high are added in f32. All three are emitted as one
+  product with three times the depth, of [high, high, low] and [high, low, high].
 - `int8-dynamic`: both operands are rounded to 8-bit integers, with one scale per row of the left and per column of the
   right operand; sums are exact, in 32 bits, and are multiplied by both scales in f32.
 - `int8-weights`: the operand that is a parameter is rounded to 8-bit integers, with one scale per output channel; the
@@ -14,8 +14,8 @@
   first.
 
 A scale is the largest magnitude of its row, column or group divided by 127 (4 bits: 7), so a row with NaN or infinity
-has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity
-makes them NaN, too. Operands that several nodes read are rounded once.
+has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, the results of infinity are
+also NaN, because `low` is infinity minus infinity. Operands that several nodes read are rounded once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NAMES: dict[Precision, str] = {
     **dict.fromkeys(GROUP_SIZES, "4-bit integers"),
 }  # fmt: skip
 
-# The op classes that users expect to compute in a selected precision, of which those without one are reported.
+# The op classes that users expect to compute in a selected precision. The table of nodes says why a node does not.
 MULTIPLYING_OPS = frozenset({
     "MatmulOp", "BatchMatmulOp", "TransposeMatmulFusedOp", "MatVecOp", "AddMMOp", "BaddbmmOp", "AddBatchMatmulOp",
     "AddMatVecOp", "TransposeAddMMFusedOp", "GroupedMatmulOp", "TrilinearOp", "Conv2dOp", "ConvolutionBackwardOp",
@@ -122,7 +122,7 @@ def emit_product(
             request.rejection = str(reason)
     wide = accumulator_type(dtype)
     if wide is _F32:
-        # Kernels convert the bytes of one operand themselves, so that these are read instead of the wider floats.
+        # Kernels convert the bytes of one operand themselves, and so read a quarter of the memory that floats take.
         b_bytes = _bytes_of_parameter(b)
         if b_bytes is not b:
             b = b_bytes
@@ -132,7 +132,7 @@ def emit_product(
 
 
 def _bytes_of_parameter(value: Any) -> Any:
-    """Returns the parameter of signed bytes that `value` converts to floats (perhaps transposed), or `value` itself."""
+    """Returns the bytes of a parameter if `value` is their conversion to floats, perhaps transposed; else `value`."""
     owner = defining_op(value)
     if owner is not None and owner.name == "linalg.transpose":
         operand = owner.operands[0]
@@ -157,9 +157,9 @@ def reject_precision(reason: str) -> None:
 def round_operands_if_requested(
     values: Sequence[ir.Value], dtype: TensorDType, op_name: str
 ) -> tuple[list[ir.Value], TensorDType]:
-    """Returns the operands of `op_name` rounded to bfloat16, if that is requested, and their element type.
+    """Returns the operands of an op, rounded to bfloat16 if that is requested, and their element type.
 
-    These are ops with products inside, such as convolutions, whose sums are then in f32.
+    The op has products inside, whose sums are then in f32. A rejection calls it `op_name`, such as "a convolution".
     """
     request = _request.get()
     if request is None:
@@ -177,88 +177,91 @@ def round_operands_if_requested(
 # ---- precisions ------------------------------------------------------------------------------------------------------
 
 
-def _multiply_bfloat16(a: Operand, b: Operand, out: str) -> Any:
+def _multiply_bfloat16(a: Operand, b: Operand, out_dims: str) -> Any:
     """Emits a product of operands rounded to bfloat16, with sums in f32."""
     a_value, b_value = round_to_bfloat16(a.value), round_to_bfloat16(b.value)
-    return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
+    return st.contract(a_value, b_value, a.letters, b.letters, out_dims, _F32)
 
 
-def _multiply_pairs(a: Operand, b: Operand, out: str) -> Any:
+def _multiply_pairs(a: Operand, b: Operand, out_dims: str) -> Any:
     """Emits a product of operands that are each split into two bfloat16, without the product of both low parts."""
-    _check_rows(a, b, out)
-    a_parts = split_operand(a, out, "left", low=2)
-    b_parts = split_operand(b, out, "right", low=1)
-    return st.contract(a_parts.value, b_parts.value, a_parts.letters, b_parts.letters, out, _F32)
+    _check_rows(a, b, out_dims)
+    a_parts = split_operand(a, out_dims, "left", low=2)
+    b_parts = split_operand(b, out_dims, "right", low=1)
+    return st.contract(a_parts.value, b_parts.value, a_parts.letters, b_parts.letters, out_dims, _F32)
 
 
-def _check_rows(a: Operand, b: Operand, out: str) -> None:
+def _check_rows(a: Operand, b: Operand, out_dims: str) -> None:
     """Raises `_PrecisionError` if one operand has so few rows that the time is that of reading the other one."""
     for operand, other in ((a, b), (b, a)):
-        sizes = [
+        row_sizes = [
             size
             for letter, size in zip(operand.letters, st.shape_of(operand.value), strict=True)
-            if letter in out and letter not in other.letters
+            if letter in out_dims and letter not in other.letters
         ]
-        if all(isinstance(size, int) for size in sizes) and prod(sizes) <= _FEW_ROWS:
+        if all(isinstance(size, int) for size in row_sizes) and prod(row_sizes) <= _FEW_ROWS:
             raise _PrecisionError("its time is that of reading an operand, which is faster in f32")
 
 
-def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
+def _multiply_integers(a: Operand, b: Operand, out_dims: str) -> Any:
     """Emits a product of operands that are both quantised to 8 bits, with sums in i32, times their scales."""
-    _check_terms(a, b, out)
-    (a_integers, a_scale), (b_integers, b_scale) = (quantise(operand, out) for operand in (a, b))
-    sums = st.contract(a_integers, b_integers, a.letters, b.letters, out, _INT32)
-    return _scaled(sums, _INT32, out, [a_scale, b_scale])
+    _check_terms(a, b, out_dims)
+    (a_integers, a_scale), (b_integers, b_scale) = (quantise(operand, out_dims) for operand in (a, b))
+    sums = st.contract(a_integers, b_integers, a.letters, b.letters, out_dims, _INT32)
+    return _scaled(sums, _INT32, out_dims, [a_scale, b_scale])
 
 
-def _multiply_integer_weights(a: Operand, b: Operand, out: str) -> Any:
+def _multiply_integer_weights(a: Operand, b: Operand, out_dims: str) -> Any:
     """Emits a product of an operand in f32 and a parameter quantised to 8 bits, times its scale."""
     if is_parameter(b.value):
-        weights, scale = quantise(b, out)
-        sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)
+        weights, scale = quantise(b, out_dims)
+        sums = st.contract(a.value, weights, a.letters, b.letters, out_dims, _F32)
     elif is_parameter(a.value):
-        weights, scale = quantise(a, out)
-        sums = st.contract(weights, b.value, a.letters, b.letters, out, _F32)
+        weights, scale = quantise(a, out_dims)
+        sums = st.contract(weights, b.value, a.letters, b.letters, out_dims, _F32)
     else:
         raise _PrecisionError("neither of its operands is a parameter")
-    return _scaled(sums, _F32, out, [scale])
+    return _scaled(sums, _F32, out_dims, [scale])
 
 
 def _multiply_grouped_weights(group_size: int) -> Callable[[Operand, Operand, str], Any]:
     """Returns the emitter of products with 4-bit weights in groups of `group_size` along K."""
 
-    def emit(a: Operand, b: Operand, out: str) -> Any:
+    def emit(a: Operand, b: Operand, out_dims: str) -> Any:
         if is_parameter(b.value):
             weights, other = b, a
         elif is_parameter(a.value):
             weights, other = a, b
         else:
             raise _PrecisionError("neither of its operands is a parameter")
-        summed = [letter for letter in weights.letters if letter not in out]
+        summed = [letter for letter in weights.letters if letter not in out_dims]
         if len(summed) != 1:
             raise _PrecisionError(f"its weights have {len(summed)} dims that it sums over, and groups lie along one")
         depth = st.shape_of(weights.value)[weights.letters.index(summed[0])]
         if depth % group_size:
             raise _PrecisionError(f"it adds {depth} products, which groups of {group_size} do not divide")
-        return _grouped_product(other, weights, summed[0], group_size, out)
+        return _grouped_product(other, weights, summed[0], group_size, out_dims)
 
     return emit
 
 
-def _grouped_product(x: Operand, weights: Operand, summed: str, group_size: int, out: str) -> Any:
+def _grouped_product(x: Operand, weights: Operand, summed: str, group_size: int, out_dims: str) -> Any:
     """Emits a product with 4-bit weights, whose dim `summed` has groups of `group_size` with a scale each."""
     integers, scale = quantise_groups(weights, summed, group_size)
-    return _multiply_groups(x, integers, scale, summed, out)
+    return _multiply_groups(x, integers, scale, summed, out_dims)
 
 
 def int4_product(x: Any, steps: Any, scales: Any) -> Any:
-    """Emits `x` [m, k] times the transpose of the 4-bit `steps` [n, k], in bytes, times `scales` [n, groups]."""
+    """Emits `x` [m, k] times the transpose of `steps` [n, k] times `scales` [n, groups].
+
+    `steps` are 4-bit integers in bytes; each group of k / groups of them has a scale.
+    """
     (rows, depth), groups = st.shape_of(steps), st.shape_of(scales)[1]
     integers = Operand(st.reshape(steps, [rows, groups, depth // groups], _INT8), "nGk")
     return _multiply_groups(Operand(x, "mk"), integers, Operand(scales, "nG"), "k", "mn")
 
 
-def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str, out: str) -> Any:
+def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str, out_dims: str) -> Any:
     """Emits the product of `x` with `integers`, which have a `scale` for each of their groups along `summed`.
 
     With few rows of `x`, multiplies the sum of each group by its scale. Otherwise, and for operands with a batch dim,
@@ -270,7 +273,7 @@ def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str,
     has_few_rows = all(isinstance(size, int) for size in rows) and prod(rows) <= _FEW_ROWS
     if has_few_rows and not set(integers.letters) & set(x.letters) - {summed}:
         grouped = split_dim(x, summed, group_size)
-        return _scaled_group_sums(grouped, integers, scale, out)
+        return _scaled_group_sums(grouped, integers, scale, out_dims)
     loops = list(range(len(integers.letters)))
     scale_dims = [integers.letters.index(letter) for letter in scale.letters]
 
@@ -284,15 +287,15 @@ def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str,
     extents = dict(zip(integers.letters, st.shape_of(integers.value), strict=True))
     extents[summed] *= extents[GROUP_LETTER]
     shape = [extents[letter] for letter in letters]
-    return st.contract(x.value, st.reshape(numbers, shape, _F32), x.letters, letters, out, _F32)
+    return st.contract(x.value, st.reshape(numbers, shape, _F32), x.letters, letters, out_dims, _F32)
 
 
-def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) -> Any:
+def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out_dims: str) -> Any:
     """Emits the sum over groups of the sums of products of `x` and 4-bit `integers`, times the `scale` of the group.
 
-    Integers are in the low 4 bits of 8. Kernels recognise this op.
+    Each integer is in the low 4 bits of a byte. Kernels recognise this op.
     """
-    letters = out + "".join(c for c in dict.fromkeys(x.letters + integers.letters) if c not in out)
+    letters = out_dims + "".join(c for c in dict.fromkeys(x.letters + integers.letters) if c not in out_dims)
     sizes = dict(zip(x.letters + integers.letters, (*st.shape_of(x.value), *st.shape_of(integers.value)), strict=True))
 
     def body(number: Any, byte: Any, factor: Any, total: Any) -> list[Any]:
@@ -300,13 +303,13 @@ def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) 
         return [arith.addf(total, arith.mulf(number, arith.mulf(step, factor)))]
 
     dims = [[letters.index(letter) for letter in operand.letters] for operand in (x, integers, scale)]
-    iterators = [st.PARALLEL if letter in out else st.REDUCTION for letter in letters]
-    start = st.filled(0, [sizes[letter] for letter in out], _F32)
+    iterators = [st.PARALLEL if letter in out_dims else st.REDUCTION for letter in letters]
+    start = st.filled(0, [sizes[letter] for letter in out_dims], _F32)
     values = [operand.value for operand in (x, integers, scale)]
-    return st.generic(values, dims, [start], [list(range(len(out)))], iterators, body)[0]
+    return st.generic(values, dims, [start], [list(range(len(out_dims)))], iterators, body)[0]
 
 
-# How to emit a product of two operands over the dims `out` in each precision. Raises `_PrecisionError` if it cannot.
+# The emitter of each precision: emits the product of two operands over `out_dims`, or raises `_PrecisionError`.
 _EMITTERS: dict[Precision, Callable[[Operand, Operand, str], Any]] = {
     "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,
@@ -316,20 +319,20 @@ _EMITTERS: dict[Precision, Callable[[Operand, Operand, str], Any]] = {
 }
 
 
-def _check_terms(a: Operand, b: Operand, out: str) -> None:
+def _check_terms(a: Operand, b: Operand, out_dims: str) -> None:
     """Raises `_PrecisionError` if sums of products of 8-bit integers may not fit into 32 bits."""
     sizes = dict(zip(a.letters, st.shape_of(a.value), strict=True))
     sizes |= dict(zip(b.letters, st.shape_of(b.value), strict=True))
-    summed = [size for letter, size in sizes.items() if letter not in out]
+    summed = [size for letter, size in sizes.items() if letter not in out_dims]
     if not all(isinstance(size, int) for size in summed):
         raise _PrecisionError("the number of products that it adds is dynamic, and 32 bits may overflow")
     if prod(summed) > MAX_TERMS:
         raise _PrecisionError(f"it adds {prod(summed)} products, and more than {MAX_TERMS} may overflow 32 bits")
 
 
-def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[Operand]) -> Any:
-    """Emits the product of `sums`, a tensor over the letters `out`, with all `scales`, in f32 and in this order."""
-    dims = [[out.index(letter) for letter in operand.letters] for operand in (Operand(sums, out), *scales)]
+def _scaled(sums: Any, dtype: TensorDType, out_dims: str, scales: list[Operand]) -> Any:
+    """Emits the product of `sums`, a tensor over `out_dims`, with all `scales`, in f32 and in this order."""
+    dims = [[out_dims.index(letter) for letter in operand.letters] for operand in (Operand(sums, out_dims), *scales)]
 
     def body(total: Any, *factors: Any) -> list[Any]:
         result = cast(Scalar(total, dtype), _F32)
@@ -339,4 +342,5 @@ def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[Operand]) -> A
 
     values = [sums, *(scale.value for scale in scales)]
     target = st.empty(st.shape_of(sums), _F32)
-    return st.generic(values, dims, [target], [list(range(len(out)))], [st.PARALLEL] * len(out), body)[0]
+    all_loops = list(range(len(out_dims)))
+    return st.generic(values, dims, [target], [all_loops], [st.PARALLEL] * len(all_loops), body)[0]

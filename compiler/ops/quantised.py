@@ -51,7 +51,8 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
     x, weight, bias, stride, padding, dilation, groups = node.args[:7]
     size = weight.tensor_meta.shape[2:]
     window = SlidingWindow(size, *(per_dim(numbers, len(size)) for numbers in (stride, padding, dilation)))
-    setup = ConvolutionSetup(window, groups, x.tensor_meta.dtype, weight.tensor_meta.dtype, _INT32)
+    kernel_dtype = weight.tensor_meta.dtype
+    setup = ConvolutionSetup(window, groups, x.tensor_meta.dtype, kernel_dtype, sum_dtype=_INT32)
     epilogue = _Epilogue(node, 7, symbol_table, [1] * len(size))
     shape, kernel = node.tensor_meta.shape, value_of(weight, symbol_table)
     padded = pad_for_window(value_of(x, symbol_table), window, shape[2:], epilogue.a_zero, setup.dtype)
@@ -72,14 +73,14 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
 def _sum(value: Any, dtype: TensorDType, axes: list[int]) -> Any:
     """Returns the sums of integers over `axes`, which remain as dims of size 1, in 32 bits."""
     return st.reduce(
-        [(value, dtype)], st.shape_of(value), axes, True, 0, _INT32, lambda x, total: total + cast(x, _INT32)
+        [(value, dtype)], st.shape_of(value), axes, 0, _INT32, lambda x, total: total + cast(x, _INT32), keep=True
     )
 
 
 def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
     """Returns the sums of the integers that each output reads: a convolution with ones, with one channel per group.
 
-    The result has the shape of the convolution, with groups that read the same integers as one channel each.
+    The result has the shape of the convolution; all output channels of a group read the same integers.
     """
     n, channels, *space = st.shape_of(padded)
     grouped = st.reshape(padded, [n, setup.groups, channels // setup.groups, *space], setup.dtype)
@@ -98,8 +99,8 @@ def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
 class _Epilogue:
     """Applies the scales and zero points of a node, its arguments from `first` on, to sums of products.
 
-    Tensors of scales and zero points have one element per channel; `trailing` has a 1 for each dim of the result after
-    the channels.
+    `b_scale` and `b_zero` are numbers, or tensors [channels, *trailing]; `trailing` has a 1 for each dim of the result
+    after the channels.
     """
 
     def __init__(self, node: Op, first: int, symbol_table: SymbolTable, trailing: list[int]) -> None:

@@ -33,7 +33,11 @@ NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op doe
 
 def eager_reason(node: Op) -> str:
     """Returns the reason why a node that no registry lowers falls back to eager."""
-    template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+    template = NO_LOWERING
+    if isinstance(node, CallExternalOp):
+        template = EXTERNAL
+    elif isinstance(node, EagerOp):
+        template = NO_CLASS
     return node.only_eager or template.format(target=node.target, op=type(node).__name__)
 
 

@@ -39,30 +39,33 @@ Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[li
 
 
 def _lstm(
-    inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
+    input_sums: Sequence[Scalar], state_sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of an LSTM, whose states are the hidden and the cell state."""
-    input_sum, forget_sum, new_sum, output_sum = (x + y for x, y in zip(inputs, sums, strict=True))
-    gates = [sigmoid(input_sum), sigmoid(forget_sum), s.tanh(new_sum), sigmoid(output_sum)]
+    """Computes the cell of an LSTM, whose states are the hidden and the cell state."""
+    sums = [x + y for x, y in zip(input_sums, state_sums, strict=True)]
+    gates = [sigmoid(sums[0]), sigmoid(sums[1]), s.tanh(sums[2]), sigmoid(sums[3])]
     input_gate, forget_gate, new, output_gate = gates
     cell = forget_gate * states[1] + input_gate * new
     return [output_gate * s.tanh(cell), cell], gates
 
 
 def _gru(
-    inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
+    input_sums: Sequence[Scalar], state_sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of a GRU. As in PyTorch, the reset gate multiplies the sum over the state, not the state."""
-    reset, update = (sigmoid(x + y) for x, y in zip(inputs[:2], sums[:2], strict=True))
-    new = s.tanh(inputs[2] + reset * sums[2])
-    return [(states[0] - new) * update + new], [reset, update, new, sums[2]]
+    """Computes the cell of a GRU. As in PyTorch, the reset gate multiplies the sum over the state, not the state."""
+    reset, update = (sigmoid(x + y) for x, y in zip(input_sums[:2], state_sums[:2], strict=True))
+    new = s.tanh(input_sums[2] + reset * state_sums[2])
+    return [(states[0] - new) * update + new], [reset, update, new, state_sums[2]]
 
 
 def _rnn(
-    function: Callable[[Scalar], Scalar], inputs: Sequence[Scalar], sums: Sequence[Scalar], _: Sequence[Scalar]
+    function: Callable[[Scalar], Scalar],
+    input_sums: Sequence[Scalar],
+    state_sums: Sequence[Scalar],
+    _: Sequence[Scalar],
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The cell of an RNN with the activation `function`; its state is its output, which need not be saved again."""
-    return [function(inputs[0] + sums[0])], []
+    """Computes the cell of an RNN with the activation `function`. Its state, the output, is not saved again."""
+    return [function(input_sums[0] + state_sums[0])], []
 
 
 class _CellKind(NamedTuple):
@@ -75,9 +78,9 @@ class _CellKind(NamedTuple):
 
 
 _KINDS: dict[str, _CellKind] = {
-    "LstmLayerOp": _CellKind(4, 2, 4, _lstm),
-    "GruLayerOp": _CellKind(3, 1, 4, _gru),
-    "RnnLayerOp": _CellKind(1, 1, 0, partial(_rnn, s.tanh)),
+    "LstmLayerOp": _CellKind(gates=4, states=2, saves=4, cell=_lstm),
+    "GruLayerOp": _CellKind(gates=3, states=1, saves=4, cell=_gru),
+    "RnnLayerOp": _CellKind(gates=1, states=1, saves=0, cell=partial(_rnn, s.tanh)),
 }
 
 
@@ -135,11 +138,12 @@ def _layer_of(node: Op, table: SymbolTable) -> _Layer:
     if kind == "RnnLayerOp" and argument(node, after_weights, "nonlinearity", "tanh") == "relu":
         cell = partial(_rnn, lambda x: s.maximum(x, 0))
     return _Layer(
-        node, gates, state_count if is_saving else 1, saves * is_saving, cell,
-        [value_of(value, table) for value in node.args[1:first_weight]],
-        _Weights(*(_operand(node, table, first_weight + i, name) for i, name in enumerate(names))),
-        _operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
-        argument(node, batch_sizes, "batch_sizes"), bool(argument(node, batch_sizes + 1, "reverse", False)),
+        node, gates, returned_states=state_count if is_saving else 1, saves=saves if is_saving else 0, cell=cell,
+        states=[value_of(value, table) for value in node.args[1:first_weight]],
+        weights=_Weights(*(_operand(node, table, first_weight + i, name) for i, name in enumerate(names))),
+        projection=_operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
+        batch_sizes=argument(node, batch_sizes, "batch_sizes"),
+        reverse=bool(argument(node, batch_sizes + 1, "reverse", False)),
     )  # fmt: skip
 
 
@@ -168,7 +172,8 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     operands = [(part, wide) for value in (inputs, sums) for part in _split_gates(value, layer.gates, wide)]
     if bias is not None:
         operands += [(part, dtype) for part in _split_gates(bias, layer.gates, dtype)]
-    # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
+    # The new states replace the old ones, which no other op reads after this one. A projected state has another width,
+    # and the cell does not read it.
     outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
     outs += [st.empty(shape, dtype) for _ in range(layer.saves)]
 
@@ -224,7 +229,7 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
     columns, width, state_count = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
-    widths = [*[width] * layer.returned_states, *[layer.saves * width] * (layer.saves > 0)]
+    widths = [width] * layer.returned_states + ([layer.saves * width] if layer.saves else [])
     step_tensors = [st.empty([count, batch, size], dtype) for size in widths]
     state = LoopState([*copy_to_own_buffers(layer.states), *step_tensors])
 

@@ -55,7 +55,7 @@ def _tanh_slope(y: Scalar) -> Scalar:
 
 
 def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an LSTM; `states` are the gradients of the hidden and the cell state."""
+    """Computes the `cell` of an LSTM; `states` are the gradients of the hidden and the cell state."""
     input_gate, forget_gate, new, output_gate, cell, previous = saved
     tanh = s.tanh(cell)
     cell_gradient = states[1] + states[0] * output_gate * _tanh_slope(tanh)
@@ -69,7 +69,7 @@ def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scala
 
 
 def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of a GRU; `reset_sum` is the sum over the state that the reset gate multiplies."""
+    """Computes the `cell` of a GRU; `reset_sum` is the sum over the state that the reset gate multiplies."""
     reset, update, new, reset_sum, before = saved
     new_gradient = states[0] * (1 - update) * _tanh_slope(new)
     # Both lists of sums enter the gates reset and update in the same way.
@@ -78,21 +78,23 @@ def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar
 
 
 def _rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an RNN with tanh; the step saved its state."""
+    """Computes the `cell` of an RNN with tanh; the step saved its state."""
     return [states[0] * _tanh_slope(saved[0])], []
 
 
 def _relu_rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    """The `cell` of an RNN with relu."""
+    """Computes the `cell` of an RNN with relu."""
     return [s.select(saved[0] > 0, states[0], 0)], []
 
 
 def _layer_kind(node: Op) -> _LayerKind:
     """Returns the kind of the layer whose gradients `node` computes."""
     kinds = {
-        "buddy.lstm_layer_backward.default": _LayerKind(2, (4, 1, 1), 4, 1, 1, _lstm),
-        "buddy.gru_layer_backward.default": _LayerKind(1, (4, 1), 3, 2, 1, _gru),
-        "buddy.rnn_layer_backward.default": _LayerKind(1, (1,), 1, 1, 0, _rnn),
+        "buddy.lstm_layer_backward.default": _LayerKind(
+            states=2, saved=(4, 1, 1), gates=4, sums=1, skips=1, cell=_lstm
+        ),
+        "buddy.gru_layer_backward.default": _LayerKind(states=1, saved=(4, 1), gates=3, sums=2, skips=1, cell=_gru),
+        "buddy.rnn_layer_backward.default": _LayerKind(states=1, saved=(1,), gates=1, sums=1, skips=0, cell=_rnn),
     }
     if argument(node, 4, "nonlinearity") == "relu":
         return replace(kinds[node.target], cell=_relu_rnn)
@@ -108,9 +110,10 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     kind, dtype = _layer_kind(node), node.tensor_meta.dtype
     wide = accumulator_type(dtype)
     values = [value_of(value, table) for value in node.args[: kind.states + len(kind.saved) + 2]]
-    output, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
-    count, batch, width = st.shape_of(output)
-    reverse = argument(node, len(values) + (kind.gates == 1), "reverse", False)
+    output_gradient, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
+    count, batch, width = st.shape_of(output_gradient)
+    # An RNN, the only layer with one gate, has the argument `nonlinearity` before `reverse`.
+    reverse = argument(node, len(values) + 1 if kind.gates == 1 else len(values), "reverse", False)
     reject_precision("rounding errors of its products would add up from step to step")
     carried = [cast_tensor(value, dtype, wide) for value in values[1 : kind.states + 1]]
     sums = [st.empty([count, batch, kind.gates * width], dtype) for _ in range(kind.sums)]
@@ -121,19 +124,19 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
         states, sums = state.tensors[: kind.states], state.tensors[kind.states :]
         rows = [
             part
-            for value, parts in zip((output, *saved), (1, *kind.saved), strict=True)
+            for value, parts in zip((output_gradient, *saved), (1, *kind.saved), strict=True)
             for part in _slice_parts(value, parts, index, dtype)
         ]
-        skipping, parts = _emit_step(kind, rows, states, dtype)
-        gate_gradients = [parts[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
+        skipping, sum_gradients = _emit_step(kind, rows, states, dtype)
+        gate_gradients = [sum_gradients[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
         sums = [insert_parts(part, into, index) for part, into in zip(gate_gradients, sums, strict=True)]
         columns = kind.gates * width
         row = st.slice_of(sums[-1], [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], dtype)
         # The gradient of a GRU's state has a term that is not multiplied by the weights; the product is added to it.
         start = skipping[0] if kind.skips == kind.states else None
         product = st.contract(row, weight, "mk", "kn", "mn", wide, start)
-        after = [product, *skipping] if start is None else [product]
-        state.tensors = [*copy_into_buffers(after, states), *sums]
+        states_before = [product, *skipping] if start is None else [product]
+        state.tensors = [*copy_into_buffers(states_before, states), *sums]
 
     state.each(0, count, step)
     first = [cast_tensor(value, wide, dtype) for value in state.tensors[: kind.states]]
@@ -153,7 +156,7 @@ def _slice_parts(value: ir.Value, count: int, index: ir.Value, dtype: TensorDTyp
 def _emit_step(
     kind: _LayerKind, rows: Sequence[ir.Value], states: Sequence[ir.Value], dtype: TensorDType
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Emits the cell as one op.
+    """Emits the cell as one op; `rows` are the gradient of the step's output, and what the step saved.
 
     Returns the terms that are not multiplied by the weights, in the memory of their states, and the gradients of the
     sums [batch, width].
@@ -165,8 +168,8 @@ def _emit_step(
     outs = [*states[input_count:], *[st.empty(shape, dtype) for _ in range(kind.gates * kind.sums)]]
 
     def body(*values: ir.Value) -> list[ir.Value]:
-        types = [*(t for _, t in operands), *[wide] * kind.skips]
-        output, *scalars = (cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=False))
+        types = [*(type_ for _, type_ in operands), *[wide] * kind.skips]
+        output, *scalars = (cast(Scalar(value, type_), wide) for value, type_ in zip(values, types, strict=False))
         saved, after = scalars[: len(rows) - 1], scalars[len(rows) - 1 :]
         sums, skipping = kind.cell(saved, [after[0] + output, *after[1:]])
         return [*(x.value for x in skipping), *(cast(x, dtype).value for x in sums)]

@@ -50,7 +50,7 @@ def axes_of(dims: int | Sequence[int] | None, rank: int) -> list[int]:
 
 
 def sum_over(
-    value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
+    value: ir.Value, dtype: TensorDType, axes: Sequence[int], result: TensorDType, *, keep: bool, squared: bool = False
 ) -> ir.Value:
     """Returns the sum over the dims `axes`, of squares if `squared`, accumulated in the type `result`."""
 
@@ -58,16 +58,14 @@ def sum_over(
         x = cast(x, result)
         return accumulated + (x * x if squared else x)
 
-    return reduce([(value, dtype)], shape_of(value), axes, keep, 0, result, body)
+    return reduce([(value, dtype)], shape_of(value), axes, 0, result, body, keep=keep)
 
 
-def extreme(value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, largest: bool) -> ir.Value:
+def extreme(value: ir.Value, dtype: TensorDType, axes: Sequence[int], *, keep: bool, largest: bool) -> ir.Value:
     """Returns the maximum over the dims `axes` if `largest`, else the minimum."""
     low, high = s.limits(dtype)
-    choose = s.maximum if largest else s.minimum
-    return reduce(
-        [(value, dtype)], shape_of(value), axes, keep, low if largest else high, dtype, lambda x, best: choose(best, x)
-    )
+    initial, choose = (low, s.maximum) if largest else (high, s.minimum)
+    return reduce([(value, dtype)], shape_of(value), axes, initial, dtype, lambda x, best: choose(best, x), keep=keep)
 
 
 def _operand(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, TensorDType]:
@@ -90,7 +88,7 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + cast(cast(x, result), wide)  # eager casts the elements to the result's type before adding
 
-    return cast_tensor(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
+    return cast_tensor(reduce([(value, dtype)], shape_of(value), axes, 0, wide, body, keep=keep), wide, result)
 
 
 @lowering("ProdOp")
@@ -128,7 +126,7 @@ def _reduce_node(
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
     axes, meta = axes_of(argument(node, 1, "dim"), len(shape)), node.tensor_meta
-    reduced = reduce([(value, dtype)], shape, axes, False, initial, wide, body)
+    reduced = reduce([(value, dtype)], shape, axes, initial, wide, body)
     return cast_tensor(reshape(reduced, meta.shape, wide), wide, meta.dtype)
 
 
@@ -150,7 +148,7 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         return term(cast(cast(x, meta.dtype), wide), accumulated)
 
-    reduced = reshape(reduce([(value, dtype)], shape, axes, False, initial, wide, body), meta.shape, wide)
+    reduced = reshape(reduce([(value, dtype)], shape, axes, initial, wide, body), meta.shape, wide)
     return pointwise([(reduced, wide)], meta.shape, meta.dtype, lambda x: cast(finish(x), meta.dtype))
 
 
@@ -180,7 +178,7 @@ def mean(node: Op, symbol_table: SymbolTable) -> ir.Value:
     axes = axes_of(argument(node, 1, "dim"), len(shape))
     result, count = node.tensor_meta.dtype, _element_count(shape, axes)
     wide = accumulator_type(result, count)
-    sums = sum_over(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide)
+    sums = sum_over(value, dtype, axes, wide, keep=bool(argument(node, 2, "keepdim", False)))
     return pointwise([(sums, wide)], shape_of(sums), result, lambda x: cast(x / count, result))
 
 
@@ -197,7 +195,7 @@ def amin(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def _reduce_to_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
-    return extreme(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), largest)
+    return extreme(value, dtype, axes, keep=bool(argument(node, 2, "keepdim", False)), largest=largest)
 
 
 def moments(
@@ -217,14 +215,14 @@ def moments(
     if from_first and not isinstance(count, Size) and count > 0:
         average = _mean_from_first(value, dtype, axes, count, wide, accumulator)
     else:
-        sums = sum_over(value, dtype, axes, True, accumulator)
+        sums = sum_over(value, dtype, axes, accumulator, keep=True)
         average = pointwise([(sums, accumulator)], shape_of(sums), wide, lambda x: cast(x / count, wide))
 
     def add_square(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
         deviation = cast(cast(x, wide) - m, accumulator)
         return accumulated + deviation * deviation
 
-    square_sums = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, accumulator, add_square)
+    square_sums = reduce([(value, dtype), (average, wide)], shape, axes, 0, accumulator, add_square, keep=True)
 
     def divide(x: Scalar) -> Scalar:
         if isinstance(count, Size):
@@ -239,7 +237,7 @@ def moments(
 def _mean_from_first(
     value: ir.Value, dtype: TensorDType, axes: Sequence[int], count: float, wide: TensorDType, accumulator: TensorDType
 ) -> ir.Value:
-    """Returns the mean over `axes` as the first element plus the mean of the differences from it, as `wide`."""
+    """Returns the mean over `axes`, of type `wide`: the first element plus the mean of the differences from it."""
     shape = shape_of(value)
     unit_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
     first = slice_of(value, [0] * len(shape), unit_shape, [1] * len(shape), unit_shape, dtype)
@@ -247,7 +245,7 @@ def _mean_from_first(
     def difference(x: Scalar, start: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + (cast(x, accumulator) - cast(start, accumulator))
 
-    sums = reduce([(value, dtype), (first, dtype)], shape, axes, True, 0, accumulator, difference)
+    sums = reduce([(value, dtype), (first, dtype)], shape, axes, 0, accumulator, difference, keep=True)
     parts = [(first, dtype), (sums, accumulator)]
     return pointwise(parts, unit_shape, wide, lambda start, x: cast(cast(start, accumulator) + x / count, wide))
 
@@ -274,14 +272,14 @@ def softmax(value: ir.Value, dtype: TensorDType, axis: int, result: TensorDType,
     """
     wide = accumulator_type(dtype)
     shape = shape_of(value)
-    maxima = extreme(value, dtype, [axis], True, largest=scale >= 0)
+    maxima = extreme(value, dtype, [axis], keep=True, largest=scale >= 0)
 
     def shifted_exp(x: Scalar, m: Scalar) -> Scalar:
         difference = cast(x, wide) - cast(m, wide)
         return s.exp(difference if scale == 1.0 else difference * scale)
 
     exponentials = pointwise([(value, dtype), (maxima, dtype)], shape, wide, shifted_exp)
-    sums = sum_over(exponentials, wide, [axis], True, wide)
+    sums = sum_over(exponentials, wide, [axis], wide, keep=True)
     inverse = pointwise([(sums, wide)], shape_of(sums), wide, lambda x: 1.0 / x)
     return pointwise([(exponentials, wide), (inverse, wide)], shape, result, lambda x, i: cast(x * i, result))
 
@@ -303,12 +301,12 @@ def _shifted_exp_sum(
     `axis` remains as a unit dim.
     """
     wide = accumulator_type(dtype)
-    maxima = extreme(value, dtype, [axis], True, largest=scale >= 0)
+    maxima = extreme(value, dtype, [axis], keep=True, largest=scale >= 0)
 
     def body(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + s.exp((cast(x, wide) - cast(m, wide)) * scale)
 
-    return maxima, reduce([(value, dtype), (maxima, dtype)], shape_of(value), [axis], True, 0, wide, body), wide
+    return maxima, reduce([(value, dtype), (maxima, dtype)], shape_of(value), [axis], 0, wide, body, keep=True), wide
 
 
 def log_sum_exp(value: ir.Value, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[ir.Value, TensorDType]:
@@ -376,8 +374,9 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
     def per_channel(nodes: Sequence[Op | None], values: Sequence[ir.Value], body: Callable[..., Scalar]) -> ir.Value:
         """Returns `body` of the elements of `nodes`, except those that are `None`, and of `values`."""
-        inputs = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]
-        operands = [*((reshape(v, channel_shape, t), t) for v, t in inputs), *((v, wide) for v in values)]
+        inputs = [(value_of(op, symbol_table), op.tensor_meta.dtype) for op in nodes if op is not None]
+        operands = [(reshape(value, channel_shape, type_), type_) for value, type_ in inputs]
+        operands += [(value, wide) for value in values]
         return pointwise(operands, channel_shape, wide, lambda *scalars: body(*(cast(x, wide) for x in scalars)))
 
     def scale_of(variance: Scalar, *weight: Scalar) -> Scalar:
@@ -404,7 +403,7 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
     size = shape[axis]
     if axis == len(shape) - 1 and isinstance(size, int) and 1 < size <= s.limits(TensorDType.Int32)[1]:
         # Two reductions, each of which compiles to vector instructions; the loop below, with two results, does not.
-        extremes = extreme(value, dtype, [axis], True, largest)
+        extremes = extreme(value, dtype, [axis], keep=True, largest=largest)
         return [reshape(extremes, shape[:-1], dtype), _first_positions(value, extremes, dtype)]
     out_dims = [i for i in range(len(shape)) if i != axis]
     low, high = s.limits(dtype)
@@ -439,7 +438,7 @@ def _first_positions(value: ir.Value, extremes: ir.Value, dtype: TensorDType) ->
         position = Scalar(index_to_integer(loop_index(axis), index_type), index_type)
         return s.minimum(first, s.select(is_found, position, last))
 
-    positions = reduce([(value, dtype), (extremes, dtype)], shape, [axis], False, last, index_type, body)
+    positions = reduce([(value, dtype), (extremes, dtype)], shape, [axis], last, index_type, body)
     return cast_tensor(positions, index_type, TensorDType.Int64)
 
 
@@ -465,5 +464,5 @@ def _register_extreme(largest: bool, name_with_value: str, name_of_position: str
         return reshape(_extreme_of_node(node, symbol_table, largest)[1], node.tensor_meta.shape, TensorDType.Int64)
 
 
-_register_extreme(True, "MaxDimOp", "ArgmaxOp")
-_register_extreme(False, "MinDimOp", "ArgminOp")
+_register_extreme(largest=True, name_with_value="MaxDimOp", name_of_position="ArgmaxOp")
+_register_extreme(largest=False, name_with_value="MinDimOp", name_of_position="ArgminOp")

@@ -56,17 +56,17 @@ def round_to_bfloat16(value: Any) -> Any:
     return _mark(cast_tensor(value, _F32, _BF16), "bf16")
 
 
-def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
-    """Returns `operand` with a new dim of three parts in bfloat16 before its first summed dim (not in `out`).
+def split_operand(operand: Operand, out_dims: str, side: str, low: int) -> Operand:
+    """Returns `operand` with a new dim of three parts in bfloat16 before its first summed dim (not in `out_dims`).
 
     Part number `low` is the rounding error of the operand in bfloat16, the other two parts are the rounded operand.
     `side`, "left" or "right", is the side of the product; it distinguishes the two orders in the attribute `ROUNDING`.
     """
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
-        return split_operand(_before_transpose(operand, owner), out, side, low)
+        return split_operand(_before_transpose(operand, owner), out_dims, side, low)
     value, letters = _shared_view(operand.value), operand.letters
-    part_dim = next(i for i, letter in enumerate(letters) if letter not in out)
+    part_dim = next(i for i, letter in enumerate(letters) if letter not in out_dims)
     new_letters, key = letters[:part_dim] + _PART + letters[part_dim:], f"bf16x3 {side} at {part_dim}"
     existing = _existing_rounding(value, key)
     if existing is not None:
@@ -87,20 +87,20 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     return Operand(_mark(parts, key), new_letters)
 
 
-def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
-    """Returns `operand` as 8-bit integers over the same letters, and its scales, over those of its letters in `out`."""
+def quantise(operand: Operand, out_dims: str) -> tuple[Any, Operand]:
+    """Returns `operand` as 8-bit integers over the same letters, and its scales, over those that are in `out_dims`."""
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
-        integers, scale = quantise(source, out)
+        integers, scale = quantise(source, out_dims)
         return st.transpose(integers, permutation, _INT8), scale
     value, letters = _shared_view(operand.value), operand.letters
-    scale_dims = [i for i, letter in enumerate(letters) if letter in out]
+    scale_dims = [i for i, letter in enumerate(letters) if letter in out_dims]
     summed_dims = [i for i in range(len(letters)) if i not in scale_dims]
     scale_letters = "".join(letters[i] for i in scale_dims)
     key = f"int8 over {','.join(map(str, summed_dims))}"
     existing = _existing_rounding(value, key)
-    if existing is not None:
+    if existing is not None:  # the op that `_integers_of` emits, whose operands are the value and its scale
         return existing.results[0], Operand(existing.operands[1], scale_letters)
     scale = _scale_of(value, summed_dims, INT8_LIMIT)
     return _mark(_integers_of(value, scale, scale_dims, INT8_LIMIT), key), Operand(scale, scale_letters)
@@ -151,7 +151,7 @@ def _integers_of(value: Any, scale: Any, scale_dims: list[int], limit: int) -> A
 def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
     """Returns the largest magnitude over the dims `axes`, divided by `limit`; NaN if an element is NaN."""
     largest = st.reduce(
-        [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
+        [(value, _F32)], st.shape_of(value), axes, 0.0, _F32,
         lambda x, greatest: s.maximum(greatest, s.absolute(x)),
     )  # fmt: skip
     return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(limit))
@@ -201,9 +201,9 @@ def _shared_view(value: Any) -> Any:
     owner = defining_op(value)
     if owner is None or owner.name not in _RESHAPES:
         return value
-    equal = (use.owner.operation for use in owner.operands[0].uses)
+    readers = (use.owner.operation for use in owner.operands[0].uses)
     views = [
-        op for op in equal if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
+        op for op in readers if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
     ]
     first = views[0]
     for view in views[1:]:
@@ -216,6 +216,7 @@ def _same_groups(view: Any, other: Any) -> bool:
     return bool(view.attributes["reassociation"] == other.attributes["reassociation"])
 
 
+# The attribute of an argument that is a parameter of the model.
 _PARAMETER = "buddy.parameter"
 
 

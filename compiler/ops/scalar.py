@@ -53,7 +53,9 @@ class Scalar:
     ) -> Scalar:
         """Emits the op for this element type on `self` and `other`; bools without a `bool_op` use `int_op`."""
         other = self.like(other)
-        op = float_op if self.dtype.is_float else bool_op if self.dtype is TensorDType.Bool and bool_op else int_op
+        if self.dtype.is_float:
+            return Scalar(float_op(self.value, other.value), self.dtype)
+        op = bool_op if self.dtype is TensorDType.Bool and bool_op else int_op
         return Scalar(op(self.value, other.value), self.dtype)
 
     def __add__(self, other: Operand) -> Scalar:
@@ -102,9 +104,8 @@ class Scalar:
         if self.dtype.is_float:
             predicate = getattr(arith.CmpFPredicate, _FLOAT_PREDICATES[relation])
             return Scalar(arith.cmpf(predicate, self.value, right), TensorDType.Bool)
-        predicate = getattr(
-            arith.CmpIPredicate, (_UNSIGNED_PREDICATES if self.is_unsigned else _SIGNED_PREDICATES)[relation]
-        )
+        names = _UNSIGNED_PREDICATES if self.is_unsigned else _SIGNED_PREDICATES
+        predicate = getattr(arith.CmpIPredicate, names[relation])
         return Scalar(arith.cmpi(predicate, self.value, right), TensorDType.Bool)
 
     def __lt__(self, other: Operand) -> Scalar:
@@ -229,7 +230,7 @@ def largest_part(x: Scalar) -> Scalar:
 
 
 def blas_magnitude(x: Scalar) -> Scalar:
-    """Returns the magnitude by which BLAS and LAPACK choose a complex pivot: the sum of those of both parts."""
+    """Returns |Re x| + |Im x|, the magnitude by which BLAS and LAPACK choose a complex pivot."""
     return absolute(x.re) + absolute(x.im) if isinstance(x, ComplexScalar) else absolute(x)
 
 

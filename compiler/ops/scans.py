@@ -182,9 +182,9 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     meta, mode = node.tensor_meta, argument(node, 4, "mode", _SUM)
     wide = accumulator_type(meta.dtype)
     bags, width = meta.shape
-    rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
+    row_count, index_count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
     # An offset may be equal to the number of indices, whereas an index must be less than the number of rows.
-    fall_back_if_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
+    fall_back_if_outside(node, symbol_table, [(node.args[1], row_count), (node.args[2], index_count + 1)])
     _check_offsets(node, symbol_table)
     initial = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read_row = _reader(node, symbol_table, wide)
@@ -193,6 +193,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     def reduce_bag(bag_indices: list[ir.Value], sums_and_counts: list[ir.Value]) -> list[ir.Value]:
         (bag,) = bag_indices
         count_indices = [bag, position(0)]
+        start, end = _bag_range(node, symbol_table, bag)
 
         def add_row(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             all_sums, counts = carried
@@ -208,7 +209,6 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
             (all_sums,) = for_each([width], [all_sums], add_element)
             return [all_sums, insert(count + cast(is_counted, TensorDType.Int64), count_indices, counts)]
 
-        start, end = _bag_range(node, symbol_table, bag)
         return for_each([minus(end, start)], sums_and_counts, add_row)
 
     sums, counts = for_each([bags], initial, reduce_bag)
@@ -307,7 +307,7 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if (lengths is None and offsets is None) or 0 in (*shape, *meta.shape):
         raise LoweringError("the tensor is empty, or the segments are defined by indices")
     outer, inner = product(shape[:axis]), product(shape[axis + 1 :])
-    count, dtype = meta.shape[axis], meta.dtype
+    segment_count, dtype = meta.shape[axis], meta.dtype
     flat = reshape(value_of(data, symbol_table), [outer, shape[axis], inner], dtype)
     size, is_by_length = shape[axis], offsets is None
     # The lengths [outer, segments], or the offsets [outer, segments + 1].
@@ -328,13 +328,13 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
         result, previous_end, error = carried
         start, end, invalid = segment_range(segment, previous_end)
         if is_by_length:
-            invalid |= compare("eq", segment[1], count - 1) & compare("ne", end, size)
+            invalid |= compare("eq", segment[1], segment_count - 1) & compare("ne", end, size)
         clamped_end = pick(compare("slt", end, size), end, size)
         result = _reduce_segment(node, result, flat, segment, (start, clamped_end))
         return [result, end, (Scalar(error, _FLAG_TYPE) | cast(invalid, _FLAG_TYPE)).value]
 
-    initial = [empty([outer, count, inner], dtype), position(0), number(0, _FLAG_TYPE).value]
-    result, _, error = for_each([outer, count], initial, visit)
+    initial = [empty([outer, segment_count, inner], dtype), position(0), number(0, _FLAG_TYPE).value]
+    result, _, error = for_each([outer, segment_count], initial, visit)
     info = insert(error, [position(0)], filled(0, [1], _FLAG_TYPE))
     results = [reshape(result, meta.shape, dtype)]
     return results_or_eager(info, node, symbol_table, results, "the lengths are negative or do not fill the axis")[0]

@@ -185,7 +185,8 @@ def _select_written(node: Op, symbol_table: SymbolTable) -> ir.Value:
 @lowering("ScatterAddOp")
 def scatter_add(node: Op, symbol_table: SymbolTable) -> ir.Value:
     target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
-    return _writes_along_dim(node, symbol_table).reduce(target, node.tensor_meta.dtype, read, "sum", True)
+    writes = _writes_along_dim(node, symbol_table)
+    return writes.reduce(target, node.tensor_meta.dtype, read, "sum", include_self=True)
 
 
 @lowering("ScatterReduceOp")
@@ -244,14 +245,14 @@ def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: R
 
     def target_indices(indices: Indices) -> Indices:
         tensors = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
-        elements = [element(t, _broadcast_indices(indices, dims), dtype).value for t, dims, dtype in tensors]
+        elements = [element(value, _broadcast_indices(indices, dims), type_).value for value, dims, type_ in tensors]
         return subscripts.source_indices(elements, indices)
 
     return ScatterWrites(subscripts.shape, target_indices).apply(target, dtype, read, _COMBINE["add" if add else ""])
 
 
 def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
-    """Lowers `x[:, mask] = values`, where `values` has one value for all elements that the mask selects, or for each.
+    """Lowers `x[:, mask] = values`, or `+=` with `add`; there is one value for all selected elements, or for each.
 
     A mask with several dims indexes as many dims of `x`. Raises `LoweringError` for a mask combined with other indices.
     """
@@ -295,7 +296,7 @@ def _clamp(index: ir.Value, size: Dim) -> ir.Value:
 def _put_one_value(
     node: Op, symbol_table: SymbolTable, mask_dims: list[int], axes: list[int | None], add: bool
 ) -> ir.Value:
-    """Writes the value where the mask over the target's dims `mask_dims` is set.
+    """Writes the value, or adds it with `add`, where the mask over the target's dims `mask_dims` is set.
 
     Dim `i` of the value is dim `axes[i]` of the target; the value is broadcast along the masked dims.
     """
@@ -331,7 +332,7 @@ def _count_ones(flags: ir.Value, dtype: TensorDType) -> Scalar:
     """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
     total = st.reduce(
-        [(flags, dtype)], shape, list(range(len(shape))), False, 0, TensorDType.Int64,
+        [(flags, dtype)], shape, list(range(len(shape))), 0, TensorDType.Int64,
         lambda x, count: count + cast(cast(x, TensorDType.Bool), TensorDType.Int64),
     )  # fmt: skip
     return element(total, [], TensorDType.Int64)
@@ -363,7 +364,7 @@ def _write_by_mask(
         return [target, arith.addi(earlier_ones, arith.index_castui(ir.IndexType.get(), flag.value))]
 
     extents = [sizes[dim] for dim in mask.dims]
-    # The loop does not run if a dynamic number of values is 0.
+    # The loop does not run if a dynamic number of values is 0. A zero-dimensional mask has no extent.
     extents[:1] = [size * smallest(mask.value_count, 1) for size in extents[:1]]
     return for_each(extents, [target, position(0)], visit)[0]
 

@@ -136,7 +136,7 @@ def _range(value: ir.Value, dtype: TensorDType, low: float, high: float) -> tupl
     if low != high:
         return number(low, dtype), number(high, dtype)
     axes = list(range(len(shape_of(value))))
-    extremes = (extreme(value, dtype, axes, False, largest) for largest in (False, True))
+    extremes = (extreme(value, dtype, axes, keep=False, largest=largest) for largest in (False, True))
     low_element, high_element = (element(tensor, [], dtype) for tensor in extremes)
     all_equal = low_element.compare("eq", high_element)
     return s.select(all_equal, low_element - 1, low_element), s.select(all_equal, high_element + 1, high_element)

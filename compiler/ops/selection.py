@@ -204,7 +204,7 @@ def _partition_from_both_ends(buffer: SortBuffer, pivot: Extent, low: Extent, hi
 
 
 def insertion_sort(buffer: SortBuffer, first: Extent, last: Extent) -> None:
-    """Sorts the range."""
+    """Sorts the entries `first` to `last` - 1."""
 
     def insert_entry(i: Extent) -> None:
         """Inserts entry `i` into the sorted entries before it."""
@@ -242,7 +242,10 @@ def _sort_heap(buffer: SortBuffer, first: Extent, length: Extent) -> None:
 
 
 def heap_select(buffer: SortBuffer, first: Extent, middle: Extent, last: Extent) -> None:
-    """Moves the entries that come first in sorted order to `first` … `middle`, as a heap."""
+    """Moves those of the entries `first` to `last` - 1 that come first to the start of the range, as a heap.
+
+    The heap ends before position `middle`.
+    """
     length = minus(middle, first)
     parents = half(length)
 

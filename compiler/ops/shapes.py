@@ -82,7 +82,7 @@ def _slice_start(start: Dim, size: Dim, count: Dim, step: int) -> Dim:
     """Returns the start of a slice of `count` elements in a dim of `size`, counted from the front, and clamped to it.
 
     PyTorch has already checked that a static start is in range. A dynamic start is data: if it is out of range, eager
-    raises, and compiled code clamps the start (see `bounds`).
+    raises, and compiled code clamps the start.
     """
     position = smallest(largest(index_from_front(start, size), 0), size)
     return largest(smallest(position, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else position

@@ -144,17 +144,17 @@ def _merge_runs(
         def move_next(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             *outs, left, right = carried
             target_indices = [target_row, arith.addi(start, offset[0])]
-            (x, i), (y, j) = (source.get(source_row, _clamp(p, length)) for p in (left, right))
+            left_entry, right_entry = (source.get(source_row, _clamp(column, length)) for column in (left, right))
             left_is_empty = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
             right_has_more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
             # Of equal keys, the left one comes first, so the sort is stable.
-            from_right = (left_is_empty | order(y, x)) & right_has_more
-            entry = [s.select(from_right, b, a) for a, b in ((x, y), (i, j))]
+            from_right = (left_is_empty | order(right_entry[0], left_entry[0])) & right_has_more
+            entry = [s.select(from_right, y, x) for x, y in zip(left_entry, right_entry, strict=True)]
             right_step = arith.index_castui(ir.IndexType.get(), from_right.value)
             next_right = arith.addi(right, right_step)
             next_left = arith.addi(left, arith.subi(position(1), right_step))
             return [
-                *(insert(v, target_indices, out) for v, out in zip(entry, outs, strict=True)),
+                *(insert(x, target_indices, out) for x, out in zip(entry, outs, strict=True)),
                 next_left,
                 next_right,
             ]
@@ -232,7 +232,7 @@ def sort(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 
 def _uses_radix_sort(node: Op) -> bool:
-    """True if eager sorts upwards by radix sort, which is stable, because the operand is one long row of integers."""
+    """True if eager's ascending sort is a radix sort, which is stable: if the operand is one long row of integers."""
     meta = node.args[0].tensor_meta
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= MIN_RADIX_SORT_LENGTH
 
@@ -274,7 +274,7 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
             return selection.partial_sort(buffer, count, length)
         selection.nth_element(buffer, count - 1, length)
         if argument(node, 4, "sorted", True):
-            # As in ATen: the last of them is in place already.
+            # As in ATen: entry `count - 1` is in place already.
             selection.sort(buffer, count - 1)
 
     order = descending if argument(node, 3, "largest", True) else ascending
@@ -323,7 +323,7 @@ def _count_numbers(keys: ir.Value, dtype: TensorDType) -> ir.Value:
     shape, i64 = shape_of(keys), TensorDType.Int64
     if not dtype.is_float:
         return filled(shape[1], shape[:1], i64)
-    return reduce([(keys, dtype)], shape, [1], False, 0, i64, lambda x, n: n + s.cast(x.compare("eq", x), i64))
+    return reduce([(keys, dtype)], shape, [1], 0, i64, lambda x, n: n + s.cast(x.compare("eq", x), i64))
 
 
 @lowering("MedianOp")

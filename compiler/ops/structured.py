@@ -1,7 +1,7 @@
 """Builders of tensor ops that lowerings share: `linalg` ops, reshapes, slices and casts; the types of accumulators.
 
-Each returns a tensor, whose shape it records if it has symbolic sizes. Element types (`dtype`) are those of the graph,
-because MLIR's types lack the signedness of integers.
+Each builder returns a tensor, and records the tensor's shape if it has symbolic sizes. Element types (`dtype`) are
+those of the graph, because MLIR's types lack the signedness of integers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def generic(
     returns one per result.
     """
     rank = len(iterators)
-    maps = [ir.AffineMapAttr.get(affine_map(rank, d)) for d in (*dims, *out_dims)]
+    maps = [ir.AffineMapAttr.get(affine_map(rank, operand_dims)) for operand_dims in (*dims, *out_dims)]
     iterator_types = [ir.Attribute.parse(f"#linalg.iterator_type<{name}>") for name in iterators]
     results, attributes = [out.type for out in outs], (ir.ArrayAttr.get(maps), ir.ArrayAttr.get(iterator_types))
     op = linalg.GenericOp(results, list(inputs), list(outs), *attributes)
@@ -123,7 +123,7 @@ def pointwise(
     body: Callable[..., Scalar],
 ) -> ir.Value:
     """Returns a tensor of `shape` with elements `body(*elements)`, where the inputs are broadcast to `shape`."""
-    types = [t for _, t in inputs]
+    types = [input_type for _, input_type in inputs]
 
     def scalars(*values: ir.Value) -> list[ir.Value]:
         return [body(*map(Scalar, values, types)).value]
@@ -131,12 +131,12 @@ def pointwise(
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
     all_loops = list(range(len(shape)))
     out = empty(shape, dtype)
-    return generic([v for v, _ in inputs], dims, [out], [all_loops], [PARALLEL] * len(shape), scalars)[0]
+    return generic([value for value, _ in inputs], dims, [out], [all_loops], [PARALLEL] * len(shape), scalars)[0]
 
 
 def reduce(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
-    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int],
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar], *, keep: bool = False,
 ) -> ir.Value:  # fmt: skip
     """Reduces the inputs, broadcast to `shape`, over the dims `axes`.
 
@@ -144,10 +144,10 @@ def reduce(
     element type of the result. With `keep`, the reduced dims remain as unit dims.
     """
     if any(shape[i] == 1 for i in axes):
-        return _reduce_without_unit_dims(inputs, shape, axes, keep, initial, dtype, body)
-    rank, types = len(shape), [t for _, t in inputs]
-    out_dims = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
-    out_shape = [1 if d is None else shape[d] for d in out_dims]
+        return _reduce_without_unit_dims(inputs, shape, axes, initial, dtype, body, keep=keep)
+    rank, types = len(shape), [input_type for _, input_type in inputs]
+    out_dims = [None if i in axes else i for i in range(rank) if keep or i not in axes]
+    out_shape = [1 if dim is None else shape[dim] for dim in out_dims]
 
     def scalars(*values: ir.Value) -> list[ir.Value]:
         return [body(*map(Scalar, values, (*types, dtype))).value]
@@ -155,25 +155,26 @@ def reduce(
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
     iterators = [REDUCTION if i in axes else PARALLEL for i in range(rank)]
     out = filled(initial, out_shape, dtype)
-    return generic([v for v, _ in inputs], dims, [out], [out_dims], iterators, scalars)[0]
+    return generic([value for value, _ in inputs], dims, [out], [out_dims], iterators, scalars)[0]
 
 
 def _reduce_without_unit_dims(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
-    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int],
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar], *, keep: bool = False,
 ) -> ir.Value:  # fmt: skip
     """Implements `reduce` without loops over axes of size 1.
 
     After a reshape is fused, no operand would determine the trip count of such a loop.
     """
     rank, unit_dims = len(shape), [i for i in axes if shape[i] == 1]
-    other_dims, squeezed = [i for i in range(rank) if i not in unit_dims], []
+    other_dims = [i for i in range(rank) if i not in unit_dims]
+    squeezed = []
     for value, input_type in inputs:
         sizes = shape_of(value)
         squeezed_shape = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in unit_dims]
         squeezed.append((reshape(value, squeezed_shape, input_type), input_type))
     other_axes = [other_dims.index(i) for i in axes if i not in unit_dims]
-    reduced = reduce(squeezed, [shape[i] for i in other_dims], other_axes, False, initial, dtype, body)
+    reduced = reduce(squeezed, [shape[i] for i in other_dims], other_axes, initial, dtype, body)
     out_shape = [1 if i in axes else shape[i] for i in range(rank) if keep or i not in axes]
     return reshape(reduced, out_shape, dtype)
 
@@ -190,7 +191,7 @@ def contract(
     # One loop per letter: first those of the result, then those that are summed over.
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
-    dims = [[letters.index(c) for c in dims] for dims in (a_dims, b_dims, out_dims)]
+    dims = [[letters.index(c) for c in operand_dims] for operand_dims in (a_dims, b_dims, out_dims)]
     if start is None:
         start = filled(0, [sizes[c] for c in out_dims], dtype)
     if any(unsigned):
@@ -204,12 +205,13 @@ def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[.
     """Returns a body for integers of mixed signedness; `linalg.contract` extends both operands in the same way."""
     element = mlir_element_type_get(dtype)
 
+    def extend(operand: ir.Value, is_unsigned: bool) -> ir.Value:
+        if operand.type == element:
+            return operand
+        return (arith.extui if is_unsigned else arith.extsi)(element, operand)
+
     def body(a: ir.Value, b: ir.Value, total: ir.Value) -> list[ir.Value]:
-        wide = [
-            operand if operand.type == element else (arith.extui if is_unsigned else arith.extsi)(element, operand)
-            for operand, is_unsigned in zip((a, b), unsigned, strict=True)
-        ]
-        return [arith.addi(arith.muli(*wide), total)]
+        return [arith.addi(arith.muli(extend(a, unsigned[0]), extend(b, unsigned[1])), total)]
 
     return body
 
@@ -239,11 +241,11 @@ def reshape(value: ir.Value, shape: Sequence[Dim], dtype: TensorDType) -> ir.Val
     if 0 in old:
         return empty(new, dtype)
     groups = _symbolic_groups(old, new) if is_dynamic((*old, *new)) else _common_groups(old, new)
-    collapsed = [product(old[a:b]) for (a, b), _ in groups]
+    collapsed = [product(old[start:end]) for (start, end), _ in groups]
     if len(collapsed) != len(old):
-        value = _collapse(value, [list(range(a, b)) for (a, b), _ in groups], collapsed, dtype)
+        value = _collapse(value, [list(range(*old_dims)) for old_dims, _ in groups], collapsed, dtype)
     if len(collapsed) != len(new):
-        value = _expand(value, [list(range(c, d)) for _, (c, d) in groups], new, dtype)
+        value = _expand(value, [list(range(*new_dims)) for _, new_dims in groups], new, dtype)
     return value
 
 
@@ -264,14 +266,16 @@ def _symbolic_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups:
     if not old or not new:
         return []
     groups: Groups = []
-    i = j = 0
-    for a in range(1, len(old)):
-        b = next((b for b in range(j + 1, len(new)) if product(old[i:a]) == product(new[j:b])), None)
+    old_start = new_start = 0
+    for old_end in range(1, len(old)):
+        old_product = product(old[old_start:old_end])
+        new_ends = range(new_start + 1, len(new))
+        new_end = next((end for end in new_ends if product(new[new_start:end]) == old_product), None)
         # Dims of size 1 after the end of a group belong to the next group, which needs another dim.
-        if b is not None and product(old[a:]) == product(new[b:]):
-            groups.append(((i, a), (j, b)))
-            i, j = a, b
-    return [*groups, ((i, len(old)), (j, len(new)))]
+        if new_end is not None and product(old[old_end:]) == product(new[new_end:]):
+            groups.append(((old_start, old_end), (new_start, new_end)))
+            old_start, new_start = old_end, new_end
+    return [*groups, ((old_start, len(old)), (new_start, len(new)))]
 
 
 def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
@@ -284,17 +288,17 @@ def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
     groups: Groups = []
     i = j = 0
     while i < len(old) and j < len(new):
-        a, b, left, right = i, j, old[i], new[j]
+        old_start, new_start, old_product, new_product = i, j, old[i], new[j]
         i, j = i + 1, j + 1
-        while left != right:
-            if left < right:
-                left, i = left * old[i], i + 1
+        while old_product != new_product:
+            if old_product < new_product:
+                old_product, i = old_product * old[i], i + 1
             else:
-                right, j = right * new[j], j + 1
-        groups.append(((a, i), (b, j)))
+                new_product, j = new_product * new[j], j + 1
+        groups.append(((old_start, i), (new_start, j)))
     # Remaining unit dims on one side join the last group.
-    (a, _), (b, _) = groups[-1]
-    groups[-1] = ((a, len(old)), (b, len(new)))
+    (old_start, _), (new_start, _) = groups[-1]
+    groups[-1] = ((old_start, len(old)), (new_start, len(new)))
     return groups
 
 
@@ -330,9 +334,9 @@ def insert_slice(
 
 
 def cast_shape(value: ir.Value, meta: TensorMeta) -> ir.Value:
-    """Returns a tensor of the rank of `meta` cast to the type of `meta`; the types differ in which sizes are static.
+    """Casts a tensor to the type of `meta`, from which its type differs in which sizes are static.
 
-    Returns any other `value` unchanged.
+    Returns `value` unchanged if it is not a tensor of the rank of `meta`.
     """
     result_type = meta_type(meta)
     if not isinstance(value.type, ir.RankedTensorType) or len(value.type.shape) != len(meta.shape):

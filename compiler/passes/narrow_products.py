@@ -304,8 +304,8 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
 def _sums(operand: QuantisedTensor, axes: Sequence[int]) -> ir.Value:
     """Returns the sums of the bytes over dims, which remain with size 1."""
     return st.reduce(
-        [(operand.value, operand.dtype)], st.shape_of(operand.value), list(axes), True, 0, _INT32,
-        lambda x, total: total + cast(x, _INT32),
+        [(operand.value, operand.dtype)], st.shape_of(operand.value), list(axes), 0, _INT32,
+        lambda x, total: total + cast(x, _INT32), keep=True,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ so, it falls back to eager, which raises.
 from __future__ import annotations
 
 import math as pymath
-from collections.abc import Callable
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
@@ -207,7 +206,7 @@ def hypot(x: Scalar, y: Operand) -> Scalar:
 
 
 def divide_rounded(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """Divides with a rounding mode; the default `floor` is for `floor_divide`, which has no such argument.
+    """Divides; `rounding_mode` is "floor", the only one of `floor_divide`, or "trunc", or `None` for no rounding.
 
     For 16-bit floats, eager rounds a tensor divisor to their type, but not a number; it also rounds the quotient by a
     tensor before it truncates the quotient.
@@ -299,7 +298,7 @@ def _has_zero(divisor: Op, symbol_table: SymbolTable) -> ir.Value:
     def body(x: Scalar, flag: Scalar) -> Scalar:
         return flag | cast(x.compare("eq", 0), flag_type)
 
-    flag = st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, flag_type, body)
+    flag = st.reduce([(value, dtype)], shape, list(range(len(shape))), 0, flag_type, body)
     return st.reshape(flag, [1], flag_type)
 
 
@@ -314,17 +313,13 @@ SQRT1_2 = pymath.sqrt(0.5)
 SQRT_2_OVER_PI = pymath.sqrt(2.0 / pymath.pi)
 
 
-def _register_unary(name: str, function: Callable[[Scalar], Scalar]) -> None:
-    elementwise(name)(lambda x: function(x))
-
-
 for _name, _function in {
     "ExpOp": s.exp, "Exp2Op": s.exp2, "Expm1Op": s.expm1, "LogOp": s.log, "Log2Op": s.log2, "Log1pOp": s.log1p,
     "Log10Op": s.log10, "ErfOp": s.erf, "SinOp": s.sin, "CosOp": s.cos, "TanOp": s.tan, "AsinOp": s.asin,
     "AcosOp": s.acos, "AtanOp": s.atan, "SinhOp": s.sinh, "CoshOp": s.cosh, "TanhOp": s.tanh, "AsinhOp": s.asinh,
     "AcoshOp": s.acosh, "AtanhOp": s.atanh,
 }.items():  # fmt: skip
-    _register_unary(_name, _function)
+    elementwise(_name)(_function)
 
 
 @elementwise("Atan2Op")
@@ -370,9 +365,10 @@ def hardswish(x: Scalar) -> Scalar:
 
 
 def _divided_by_6(x: Scalar, rounded_to: TensorDType) -> Scalar:
-    """Returns `x / 6`. If the result is then rounded to 16 bits, multiplies by 1/6, which is several times as fast.
+    """Returns `x / 6`, which the caller rounds to `rounded_to`.
 
-    After rounding, both functions above return the same as with a division, for each argument of 16 bits.
+    If that has 16 bits, multiplies by 1/6, which is several times as fast.
+    After rounding, `hardsigmoid` and `hardswish` return the same as with a division, for each argument of 16 bits.
     """
     return x / 6.0 if x.dtype is rounded_to else x * (1.0 / 6.0)
 

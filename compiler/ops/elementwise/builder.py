@@ -82,6 +82,7 @@ def lower_expression(
             if i not in uncast:
                 x = cast(cast(x, meta.dtype) if is_rounded else x, compute)
             arguments[i] = x
+        # Expressions apply operators of `Scalar` to the first argument, which may be a number.
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
             arguments[0] = as_scalar(arguments[0], compute)
         return cast(body(*arguments, **keywords), meta.dtype)

@@ -94,14 +94,14 @@ def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
         return _unclamped_convert(node, symbol_table)
     bounds = [argument(clamp, 1, "min"), argument(clamp, 2, "max")]
     dtype = clamp.tensor_meta.dtype
-    if not dtype.is_float or not all(isinstance(x, (int, float)) and abs(x) <= _EXACT_IN_I32 for x in bounds):
+    if not dtype.is_float or not all(isinstance(end, (int, float)) and abs(end) <= _FITS_INTO_I32 for end in bounds):
         return _unclamped_convert(node, symbol_table)
     operand = (value_of(clamp, symbol_table), dtype)
     return pointwise([operand], meta.shape, meta.dtype, lambda x: cast(cast(x, TensorDType.Int32), meta.dtype))
 
 
-# Clamped to this magnitude, floats fit into 32-bit integers, also after their fraction is dropped.
-_EXACT_IN_I32 = 2**30
+# A bound below 2**31 that floats represent exactly.
+_FITS_INTO_I32 = 2**30
 
 
 # Width of the mantissa in bits.
@@ -162,7 +162,7 @@ def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
 @ops_registry.lowering("FrexpOp")
 def frexp(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     parts = (lambda x: _mantissa_and_exponent(x)[0], lambda x: _mantissa_and_exponent(x)[1])
-    return [lower_expression(node, symbol_table, part, True, result=i) for i, part in enumerate(parts)]
+    return [lower_expression(node, symbol_table, part, among_operands=True, result=i) for i, part in enumerate(parts)]
 
 
 @elementwise("LdexpOp", uncast=(1,))

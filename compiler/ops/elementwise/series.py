@@ -125,7 +125,7 @@ Y1_NEAR = (
     1.51429151205002e-13, -3.0511859694473254e-15, 5.34668038572867e-17,
 )  # fmt: skip
 
-# P in J0 = sqrt(2 / πx) (P cos(χ) - Q / x sin(χ)), Y0 = sqrt(2 / πx) (P sin(χ) + Q / x cos(χ)) with χ = x - 1π/4, for x
+# P in J0 = sqrt(2 / πx) (P cos(χ) - Q / x sin(χ)), Y0 = sqrt(2 / πx) (P sin(χ) + Q / x cos(χ)) with χ = x - π/4, for x
 # >= 8, in 128 / x² - 1.
 P0_FAR = (
     0.9994603493475187, -0.0005365220468132117, 3.0751847875194745e-06, -5.1705945376060975e-08,
@@ -274,7 +274,7 @@ def _is_odd(n: Scalar) -> Scalar:
     return cast(n & 1, TensorDType.Bool)
 
 
-def _register(name: str, first: Callable[[Scalar], Scalar], step: Step, closed_form: ClosedForm) -> None:
+def _register_polynomials(name: str, first: Callable[[Scalar], Scalar], step: Step, closed_form: ClosedForm) -> None:
     """Registers polynomials by the polynomial `first` of degree 1, the recurrence, and a closed form."""
 
     @elementwise(name)
@@ -288,17 +288,19 @@ def _overflow_bound(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _legendre_ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
-    """Returns the Legendre polynomials at 1 and -1."""
+    """Returns the closed form of Legendre polynomials at 1 and -1."""
     return s.absolute(x).compare("eq", 1), s.select(_is_odd(n), x, x.like(1))
 
 
-_register("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, _overflow_bound)
-_register("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, _overflow_bound)
-_register(
+_register_polynomials("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, _overflow_bound)
+_register_polynomials("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, _overflow_bound)
+_register_polynomials(
     "LaguerreLOp", lambda x: 1 - x, lambda p, q, x, k: ((k + k + (1 - x)) * q - k * p) / (k + 1),
     lambda x, _n: (x.compare("eq", 0), x.like(1)),
 )  # fmt: skip
-_register("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1), _legendre_ends)
+_register_polynomials(
+    "LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1), _legendre_ends
+)
 
 
 def _chebyshev(

@@ -155,7 +155,7 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
     The algorithm, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
-    # The sum of a negative integer, which may have no end in the precision of the type, is not used.
+    # `a` is q + k. If it is a negative integer, a + 1 may equal a: the loop then ends early, and its sum is not used.
     total, a, _, _ = s.while_loop(
         start,
         lambda _sum, a, _x, count: (count < 9.0) | ((a <= 9.0) & (s.floor(a).compare("eq", a) ^ True)),
@@ -417,9 +417,8 @@ def _incomplete_gammas(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
     lower, upper = s.select(uses_series, lower, 1.0 - upper), s.select(uses_series, 1.0 - lower, upper)
     # Limits at 0 and infinity: P is 0 or 1; other combinations are NaN.
     is_valid = ((a < 0) | (x < 0)) ^ True
-    (a_is_zero, x_is_zero), (a_is_infinite, x_is_infinite) = (
-        tuple(v.compare("eq", end) for v in (a, x)) for end in (0, pymath.inf)
-    )
+    a_is_zero, x_is_zero = a.compare("eq", 0), x.compare("eq", 0)
+    a_is_infinite, x_is_infinite = a.compare("eq", pymath.inf), x.compare("eq", pymath.inf)
     p_is_zero = is_valid & (((a_is_zero ^ True) & x_is_zero) | (a_is_infinite & (x_is_infinite ^ True)))
     p_is_one = is_valid & ((a_is_zero & (x > 0)) | (x_is_infinite & (a_is_infinite ^ True)))
     is_defined = is_regular | p_is_zero | p_is_one

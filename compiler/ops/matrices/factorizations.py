@@ -105,7 +105,8 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p.each(0, smaller_extent(rows, columns), lambda k: step(p, k))
 
     parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (empty_stack([count, columns], dtype), dtype)}
-    return reshape_to_results(node, for_each_problem(parts, algorithm)[:2])
+    factored, new_taus, _ = for_each_problem(parts, algorithm)
+    return reshape_to_results(node, [factored, new_taus])
 
 
 @lowering("ReflectOp")
@@ -123,6 +124,7 @@ def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value
 
     def algorithm(p: StackedProblem) -> None:
         def step(i: Extent) -> None:
+            # `q c` applies the last reflector first, `qᴴ c` the first one.
             k = i if is_transposed == left else minus(minus(length, 1), i)
             tau = p["taus", k]
             reflect(p, "a", k, s.conj(tau) if is_transposed == left else tau, "c", 0)

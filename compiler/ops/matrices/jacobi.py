@@ -112,7 +112,7 @@ def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple
 
 
 def scale(p: StackedProblem, name: str) -> None:
-    """Divides a matrix by the largest magnitude, and stores this in "scale"; sets "info" for an infinity or NaN."""
+    """Divides a matrix by its largest magnitude, which "scale" stores; sets "info" for an infinity or NaN."""
     rows, columns = p.shape(name)
 
     def row_maximum(i: Extent, largest: Scalar) -> list[Scalar]:
@@ -356,15 +356,15 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
             complete_from_lower_triangle(p, "b")
         make_rows_orthogonal(p, ("r",))
         (largest,) = p.fold(0, rows, [number(0, WIDE)], lambda i, x: [s.maximum(x, p["values", i])])
-        size = p["scale"]
-        tolerance = s.maximum(p["absolute"] / size, p["relative"] * largest)
+        divisor = p["scale"]
+        tolerance = s.maximum(p["absolute"] / divisor, p["relative"] * largest)
 
         def scale_rows(i: Extent) -> None:
             length = p["values", i]
             is_used = length > tolerance
             weight = s.select(is_used, 1 / s.select(is_used, length, 1), 0)
             p.update(("r", i), 0, rows, lambda _, x: x * weight)
-            p.update(("b", i), 0, columns, lambda _, x: x * weight / size)
+            p.update(("b", i), 0, columns, lambda _, x: x * weight / divisor)
 
         p.each(0, rows, scale_rows)
 
@@ -380,8 +380,10 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 def contract_complex(x: ir.Value, y: ir.Value, x_dims: str, y_dims: str, out_dims: str, dtype: TensorDType) -> ir.Value:
     """Returns the contraction of two complex stacks with parts of type `dtype`."""
+    # The elements of `x` are a + b i, those of `y` are c + d i.
     (a, b), (c, d) = ([part_of(value, part, dtype) for part in (0, 1)] for value in (x, y))
-    terms = [st.contract(p, q, x_dims, y_dims, out_dims, dtype) for p, q in ((a, c), (b, d), (a, d), (b, c))]
+    factors = ((a, c), (b, d), (a, d), (b, c))
+    terms = [st.contract(left, right, x_dims, y_dims, out_dims, dtype) for left, right in factors]
     shape = st.shape_of(terms[0])
 
     def body(ac: Scalar, bd: Scalar, ad: Scalar, bc: Scalar) -> Scalar:

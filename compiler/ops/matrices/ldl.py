@@ -40,7 +40,7 @@ Conj = Callable[[Scalar], Scalar]
 
 
 def conj_of(node: Op, position: int, dtype: TensorDType) -> Conj:
-    """Returns the function `conj` for a node with a flag `hermitian`, which real matrices ignore."""
+    """Returns the function `conj` for a node with the argument `hermitian` at `position`; real matrices ignore this."""
     return s.conj if dtype.is_complex and argument(node, position, "hermitian", False) else lambda x: x
 
 
@@ -109,7 +109,7 @@ def eliminate(p: StackedProblem, k: Extent, conj: Conj) -> None:
 def eliminate_pair(p: StackedProblem, k: Extent, conj: Conj) -> None:
     """Eliminates a block of two rows, whose inverse is `scale * [[low, -1], [-1, high]]`.
 
-    That of a Hermitian matrix has `-phase` and its conjugate instead of -1, and is real otherwise.
+    For a Hermitian matrix, the inverse has `-phase` and its conjugate instead of -1; its other elements are real.
     """
     size, last, off_diagonal = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
     length = s.modulus(off_diagonal) if conj is s.conj else off_diagonal

@@ -222,7 +222,7 @@ def _check_ops(module: ir.Module) -> None:
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name.partition(".")[0] not in _ACCEPTED_DIALECTS:
             rejected.append(f"{op.name}, which later passes do not accept")
-        elif any(isinstance(r.type, ir.ShapedType) and not r.type.has_static_shape for r in op.results):
+        elif any(isinstance(x.type, ir.ShapedType) and not x.type.has_static_shape for x in op.results):
             rejected.append(f"{op.name} with a dynamic shape")
         return ir.WalkResult.INTERRUPT if rejected else ir.WalkResult.ADVANCE
 

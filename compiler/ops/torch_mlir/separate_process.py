@@ -13,7 +13,7 @@ from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 
 # One op takes about 30 ms; the start of the process takes some seconds on a busy machine. Callers that wait for a whole
-# graph have a longer limit (coverage: 60 s), so that they can report the op.
+# graph have a longer limit (60 s in the verb `coverage`), so that they can report the op.
 TIMEOUT_SECONDS = 25.0
 # The number of modules whose results are cached.
 MAX_CACHED = 256
@@ -84,7 +84,7 @@ class _Process:
             self._end()
             return ModuleLowered(self._last_number, ended=f"torch-mlir's passes took more than {TIMEOUT_SECONDS:g} s")
         except OSError:
-            code = self._end(5)
+            code = self._end(grace_seconds=5)
             # The process may have been killed while idle, which only the next request detects.
             if code == -signal.SIGKILL and retry:
                 return self._request(text, retry=False)

@@ -69,10 +69,11 @@ def elementwise(
 
     Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
     type that they promote to; arguments at the positions `uncast` keep their type. A number as the first argument
-    becomes a tensor; other numbers stay numbers. 16-bit floats are computed in f32 if the expression is `composed` of
-    several ops, if it gets keyword arguments, or if an operand is not exact in their type: a tensor of another type, or
-    a number that they cannot represent. With `rounds`, each operand is first rounded to the 16-bit type, as in eager,
-    and those at the positions `uncast` are cast, too.
+    becomes a tensor; other numbers stay numbers.
+
+    16-bit floats are computed in f32 if the expression is `composed` of several ops, if it gets keyword arguments, or
+    if an operand is not exact in the 16-bit type: a tensor of another type, or a number that it cannot represent. With
+    `rounds`, operands are first rounded to the 16-bit type, as in eager; arguments at `uncast` are then cast, too.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
@@ -111,11 +112,13 @@ def elementwise(
 
 def _all_exact(arguments: Sequence[object], dtype: TensorDType, uncast: Sequence[int]) -> bool:
     """True if every operand is a tensor of the type `dtype`, or a number that `dtype` represents exactly."""
-    operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
-    return all(
-        arg.tensor_meta.dtype is dtype if isinstance(arg, Op) else not _is_number(arg) or is_exact(arg, dtype)
-        for arg in operands
-    )
+
+    def is_exact_operand(arg: object) -> bool:
+        if isinstance(arg, Op):
+            return arg.tensor_meta.dtype is dtype
+        return not _is_number(arg) or is_exact(arg, dtype)
+
+    return all(is_exact_operand(arg) for i, arg in enumerate(arguments) if i not in uncast)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

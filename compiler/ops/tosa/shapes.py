@@ -175,6 +175,9 @@ def _check_constant_size(meta: TensorMeta) -> None:
         raise LoweringError(f"no iota, and {count} positions are too many for a constant")
 
 
+# ---- reads by index --------------------------------------------------------------------------------------------------
+
+
 @lowering("EmbeddingOp")
 def embedding(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     weight, indices = (tensor_of(arg, symbol_table) for arg in node.args[:2])
@@ -233,6 +236,9 @@ def _flat_positions(indices: Sequence[TosaTensor], sizes: Sequence[int]) -> Tosa
     for index in aligned:
         shape = broadcast_shape(shape, index.shape)
     return expand_to(positions, shape)
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
 
 
 def _position_mask(shape: Sequence[int], keep: Callable[[int, int], bool]) -> TosaTensor:

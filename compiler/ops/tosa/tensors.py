@@ -47,7 +47,7 @@ _ACCEPTED_TYPES: dict[str, tuple[T, ...]] = {
 
 
 def require(op: str, dtype: T) -> None:
-    """Raises `LoweringError` if `tosa.<op>` does not accept `dtype`; ops that only move elements accept all types."""
+    """Raises `LoweringError` if `tosa.<op>` does not accept `dtype`."""
     if dtype not in _ACCEPTED_TYPES.get(op, ANY):
         raise LoweringError(f"no {dtype.value} {op}")
 
@@ -144,7 +144,9 @@ def shape_value(sizes: Sequence[int]) -> ir.Value:
 def is_exact(value: Number, dtype: TensorDType) -> bool:
     """True if the 16-bit float type `dtype` represents `value` exactly."""
     if dtype is TensorDType.Float16:
+        # NumPy warns of an overflow beyond 65504, the largest float16.
         return bool(np.isnan(value)) or float(np.float16(np.clip(value, -65504, 65504))) == value or np.isinf(value)
+    # A bfloat16 is the upper half of an f32.
     bits = struct.unpack("<I", struct.pack("<f", float(np.float32(value))))[0]
     return bool(np.isnan(value)) or (float(np.float32(value)) == value and bits & 0xFFFF == 0)
 
