@@ -155,7 +155,7 @@ def _dot_instruction(conv: Convolution, tile_size: int, target: Target) -> DotIn
 def _instruction_of_pairs(conv: Convolution, target: Target) -> DotInstruction | None:
     """Returns the instruction of `target` that multiplies pairs of 16-bit integers.
 
-    Returns `None` if there is none, if channels do not form pairs, or if `target` multiplies bytes on tiles.
+    Returns `None` if the target lacks one, if channels do not form pairs, or if `target` multiplies bytes on tiles.
     """
     names = [name for name in target.dot_instructions if INSTRUCTIONS[name].sums == conv.element]
     fastest = names[0] if names else ""
