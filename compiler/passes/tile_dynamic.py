@@ -41,13 +41,13 @@ _BLOCK_ROWS = (128, 32, 8)
 # take 48 KiB, and larger ones are padded more.
 _TILE_SIZE = 64
 
-_Size = TypeVar("_Size", int, Index)  # a static size; or one that is static or dynamic
+_Size = TypeVar("_Size", int, Index)  # `int` where all sizes are static, otherwise `Index`
 
 
 @register
 @dataclass(frozen=True)
 class TileDynamic(MlirPass):
-    """Tiles ops: contractions with one dynamic size on views of their operands, those with more on copies of tiles."""
+    """Tiles ops on views of their operands; contractions with several dynamic sizes on copies of tiles."""
 
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
@@ -65,7 +65,7 @@ class TileDynamic(MlirPass):
         while pending:
             op = pending.pop(0)
             with ir.InsertionPoint(op), op.location:
-                marker = constant(0).owner.operation
+                marker = constant(0).owner.operation  # is before all ops that `_tile_op` emits
                 try:
                     new_ops, text = _tile_op(op)
                 except UnsupportedError as reason:

@@ -114,8 +114,9 @@ def loops_of(
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    With `allow_constants`, indices may have a constant term, as that of a reversed dim has; `start_offsets` returns the
-    offsets that follow from them. Raises `UnsupportedError` if an index is not a linear combination of loops.
+    With `allow_constants`, indices may have a constant term, as the index of a reversed dim has; `start_offsets`
+    returns the offsets that follow from such terms. Raises `UnsupportedError` if an index is not a linear combination
+    of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]

@@ -61,7 +61,7 @@ class ConvKernel:
 _MAX_PIXELS = 8
 # Windows with more elements use loops: unrolled, their code would be long.
 MAX_UNROLLED_WINDOW = 64
-# Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
+# Lines of outputs of narrow elements that are accumulated at once: an element of several windows is widened less often.
 _NARROW_LINES = 2
 # Vector registers that sums of several lines need, with those of a line of the image and weights.
 _REGISTERS_OF_LINES = 32
@@ -302,7 +302,10 @@ class ImplicitGemm(ConvKernel):
         sums = [self.results.initial(vector_offsets, column, columns - column) for vector_offsets, column in vectors]
         sums = self._accumulate(a, b, position_offsets, len(vector_columns), sums)
         self.results.finish_all(
-            [(value, *access, columns - access[1]) for access, value in zip(vectors, sums, strict=True)]
+            [
+                (total, vector_offsets, column, columns - column)
+                for (vector_offsets, column), total in zip(vectors, sums, strict=True)
+            ]
         )
 
     def _accumulate(

@@ -1,8 +1,8 @@
 """Emits convolutions whose window is larger than their result, in groups of few channels.
 
-Examples are the gradients of the kernels of depthwise and grouped convolutions: a sum of many products for each of a
-few taps. Both operands are read in place, once for a block of taps, whose sums stay in registers. Vectors are along
-the channels, or along the last loop of the reduction.
+Examples are the gradients of the weights of depthwise and grouped convolutions: their results are a few taps (elements
+of the forward window), each the sum of many products. Both operands are read in place, once for a block of taps, whose
+sums stay in registers. Vectors are along the channels, or along the last loop of the reduction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TapBlocking:
     def cycles(self) -> float:
         """Returns the cycles of one step: the maximum of multiply-adds, loads and latency, plus an overhead per load.
 
-        Loads of the image cross cache lines, which takes two cycles.
+        Loads of the image cross cache lines, which takes two cycles. The overhead is an estimate.
         """
         products, loads = self.taps * self.columns, 2 * self.taps + self.columns
         return max(products, loads, FMA_LATENCY) + 0.05 * loads
@@ -83,8 +83,8 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
     along_channels, last = conv.depthwise and conv.groups[0].strides[1] == 1, conv.k[-1]
     if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in READ_STEPS):
         return None
-    vectorised = conv.groups[0].size if along_channels else last.size
-    lanes = min(target.lanes(byte_width(conv.element)), 1 << (vectorised - 1).bit_length())
+    vectorised_size = conv.groups[0].size if along_channels else last.size
+    lanes = min(target.lanes(byte_width(conv.element)), 1 << (vectorised_size - 1).bit_length())
     registers = max(1, target.vector_registers - _OTHER_REGISTERS)
     sizes = [conv.images[-1].size if conv.images else 1, conv.lines.size, conv.pixels.size, conv.n.size]
     images, lines, pixels, columns = (range(1, min(size, registers) + 1) for size in sizes)
@@ -134,6 +134,7 @@ class TapSums(ConvKernel):
             offsets = self.results.origin
             for number, index in enumerate(firsts):
                 offsets = self.results.advance(offsets, number, index)
+            # `active` ends with the counts of images, lines, pixels and channels.
             taps = (active[-4] if images else 1, active[-3], active[-2])
             self._emit_taps(a, b, offsets, taps, active[-1])
 
