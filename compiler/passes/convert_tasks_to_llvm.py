@@ -2,8 +2,8 @@
 
 `buddy_fork(task, data, threads)` calls `task(data, thread, threads)` on each of up to `threads` threads, and returns
 when all calls have returned. `data` holds the arguments of the task. Each thread processes its share of the range
-`[begin, end)` of iterations: shares are contiguous and differ by at most one iteration. Object files therefore do not
-depend on the runtime, and the number of threads does not affect results.
+`[begin, end)` of iterations: shares are contiguous and differ by at most one iteration. Object files refer to
+`buddy_fork` alone, not to the OpenMP runtime. The number of threads does not affect results.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ _MIN_PACKED_A_PER_L2 = 8
 _MIN_INNER_DEPTH = 512
 # The minimum rows of C, some blocks of rows, for which sums of B's columns are computed before the blocks.
 _MIN_ROWS_OF_SHARED_SUMS = 24
-# Half vectors leave fewer lanes without a column. They are used if their estimated time is at most this share of that
-# of whole vectors.
+# Half vectors leave fewer lanes without a column. They are used if their estimated time is less than this share of the
+# time of whole vectors.
 _MAX_SHARE_OF_HALVES = 0.85
 # The next five are estimates without a measurement.
 # The minimum rows of C in an iteration that packs its panel of B. More rows use each copied element more often; fewer
@@ -90,7 +90,7 @@ class GemmBlocking:
     dot: str = ""  # the instruction that multiplies groups of narrow elements, with B in panels; "": multiply-adds
     copies_a: bool = False  # the kernel copies all of A first, with rows contiguous along K
     fixed_point: bool = False  # rows of f32 are converted to bytes, as in `gemm.fixed_point`
-    prefetches: bool = False  # that kernel prefetches B
+    prefetches: bool = False  # the fixed-point kernel prefetches B
     # An instruction that needs the sums of B's columns gets them once per iteration, not once per block of rows.
     shares_column_sums: bool = False
 
@@ -288,12 +288,12 @@ def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: B
     A register block has `rows` x `columns` elements.
     """
     m = contraction.m.size
-    # Iterations of the other loops that threads share.
-    tiles = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
+    # Of the loops around and along the columns, which threads share too.
+    other_iterations = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
     blocks = ceil_div(m, rows)
     min_rows = ceil_div(_MIN_ITERATION_FLOP, max(1, 2 * contraction.depth * columns))
     min_rows = max(min_rows, _MIN_ROWS_OF_PANEL if b_source == "panel" else 1)
-    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, tiles)), max(1, m // min_rows))
+    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, other_iterations)), max(1, m // min_rows))
     if chunks <= 1:
         return max(1, blocks) * rows
     equal_chunks = [count for count in range(chunks, 2 * chunks) if blocks % count == 0 and m // count >= min_rows]

@@ -119,15 +119,15 @@ class PanelCopy:
     def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> None:
         """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
 
-        If these are less than `lanes`, zeros follow them, up to the width.
+        If `count` is less than `lanes`, zeros follow in each row, up to `width`.
         """
         e = self.e
-        width = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
+        stored = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
         start, target_start = e.add(start, e.mul(column, self.column_stride)), e.add(target_start, column)
         columns = [e.load(self.source, e.add(start, i * self.column_stride), self.lanes) for i in range(count)]
         columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         for i, row in enumerate(transposed(columns)):
-            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
+            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), stored)
 
     def _convert(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of the source to elements of the target."""
@@ -261,9 +261,9 @@ def _copied(loop: Loop, stride: int) -> Loop:
 
 
 def _fill_rows(
-    e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
+    e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, end: int
 ) -> None:
-    """Stores zeros from offset `first` to `last`, for each iteration of the outer loops; `lanes` divides both."""
+    """Stores zeros from offset `first` up to `end`, for each iteration of the outer loops; `lanes` divides both."""
     zero = e.zero(ir.VectorType.get([lanes], target.type.element_type))
 
     def fill(indices: list[Index]) -> None:
@@ -272,6 +272,6 @@ def _fill_rows(
         def store(offset: Index) -> None:
             e.store(zero, target, offset)
 
-        e.for_each(e.add(start, first), e.add(start, last), lanes, store)
+        e.for_each(e.add(start, first), e.add(start, end), lanes, store)
 
     e.nest([loop.size for loop in outer], fill)

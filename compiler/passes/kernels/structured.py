@@ -215,11 +215,7 @@ def for_chunk(e: KernelEmitter, number: Index, chunk_size: int, size: int, body:
     upper = e.add(lower, chunk_size)
     if size % chunk_size:
         upper = e.minimum(upper, size)
-
-    def emit_index(index: Index) -> None:
-        body(index)
-
-    e.for_each(lower, upper, 1, emit_index)
+    e.for_each(lower, upper, 1, body)
 
 
 def for_rows(

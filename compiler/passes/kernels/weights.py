@@ -105,7 +105,7 @@ class PackedWeights:
         )
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
-        """True if `parameter` is a value that the runtime computes from a weight; its packed form takes its place."""
+        """True if `parameter` is a value that the runtime computes from a weight: its packed form replaces it."""
         name, number = parameter
         function = self.functions[name]
         if function.is_public:

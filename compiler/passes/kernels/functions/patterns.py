@@ -158,7 +158,7 @@ _BYTE_VALUES = 256
 class ByteRounding:
     """Computes the result of `replaced`: `argument` rounded, plus `zero`, limited to `low` ... `high`, in 8 bits.
 
-    `dead` has the ops that may be unused once `replaced` is erased, the last one of the program first.
+    `dead` has the ops that may be unused once `replaced` is erased, in reverse order.
     """
 
     argument: ir.Value
