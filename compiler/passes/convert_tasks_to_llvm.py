@@ -101,7 +101,7 @@ def _emit_call(name: str, operands: list[ir.Value]) -> None:
 def _restrict_to_share(task: ir.Operation) -> None:
     """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread.
 
-    A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
+    A new entry block loads the arguments, and narrows the range and the scratch memory to those of the thread.
     """
     type_, body = _data_type(task), task.regions[0].blocks[0]
     scratch_bytes = 0

@@ -19,7 +19,7 @@ _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.ma
 class CopyCarriedTensors(MlirPass):
     """Copies each tensor that an iteration yields into the loop-carried tensor that the iteration received.
 
-    One-shot bufferization rejects a loop that yields another buffer than that of the iteration argument. Nothing is
+    One-shot bufferization rejects a loop that yields a tensor in another buffer than its argument has. Nothing is
     copied if the tensor is computed in place in the argument, for example by insertions of slices, and nothing else
     reads the argument.
     """

@@ -140,7 +140,7 @@ class _Frame:
 
 
 def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of `nodes`, of a function that several calls share, that belong to one call; all if none does.
+    """Returns the ones of `nodes`, of a function, that belong to one of the calls that share it; all if none does.
 
     `site` has the nodes of the call, and is `None` for the entry.
     """

@@ -102,7 +102,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """An allocation, the ops that free it, and its use, which is that of one iteration of the loops around it."""
+    """An allocation, the ops that free it, and its use in one iteration of the loops around it."""
 
     op: Any
     frees: tuple[Any, ...]

@@ -26,8 +26,7 @@ BSource = Literal["direct", "panel", "packed", "dot", "stream"]
 # Vectors of columns in a register block.
 _MAX_VECTORS = 8
 
-# With at most this many rows, the time is that of reading B, which is read at memory bandwidth if it is read as one
-# stream.
+# With at most this many rows, reading B takes most of the time. As one stream, B is read at memory bandwidth.
 _FEW_ROWS = 4
 # Rows of B that are read at the same time. Measured on a Zen 4 with 1, 2, 4, 8 and 16 rows, in memory and in caches:
 # one row takes up to 1.7 times as long, since C is loaded and stored for each row; 16 rows are not faster than 8.
@@ -106,7 +105,7 @@ class GemmBlocking:
 
     @property
     def depth_multiple(self) -> int:
-        """Returns the number of which the steps of K in a panel are a multiple."""
+        """Returns the number that divides the steps of K in a panel."""
         if self.instruction and self.instruction.on_tiles:
             return self.instruction.group * TILE_ROW_BYTES // WORD_BYTES
         return self.group
@@ -181,7 +180,7 @@ def choose_gemm_blocking(
 
 
 def _rows_in_l1(contraction: Contraction, lanes: int, target: Target) -> int:
-    """Returns the number of rows of A of which the L1 cache holds a cache line each, beside rows of B.
+    """Returns how many rows of A have a cache line each in the L1 cache, in addition to rows of B.
 
     A block of more rows reads each element of A from L2. Copied rows, and columns of A, are contiguous.
     """
@@ -201,7 +200,7 @@ def _widens_rows(contraction: Contraction, lanes: int) -> bool:
 def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction | None:
     """Returns the fastest instruction of `target` for products of narrow elements, or `None` if none fits.
 
-    Few rows use no such instruction: their time is that of reading B.
+    Few rows use no such instruction, since reading B takes most of their time.
     """
     c = contraction
     if len(c.k) != 1 or c.m.size <= _FEW_ROWS or c.n.size == 0 or c.depth == 0:

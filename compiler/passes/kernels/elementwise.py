@@ -47,8 +47,8 @@ def vector_loop(op: StructuredOp, candidates: Sequence[Loop], max_stride: int = 
 def emit_elementwise(e: KernelEmitter, op: StructuredOp, target: Target) -> str:
     """Emits `op`, which has no reductions, at the insertion point and returns a description.
 
-    A stride of two is supported, such as that of the real parts of complex numbers, and inputs that are read from the
-    last to the first element. Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous in all
+    A stride of two is supported, as of the real parts of complex numbers, and so are inputs that are read from the last
+    to the first element. Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous in all
     operands.
     """
     if not op.loops:

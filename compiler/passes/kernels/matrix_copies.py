@@ -222,8 +222,8 @@ def copy_rows(
     """Emits a copy of the flat memref `a`, the operand A of `contraction`, which has one loop over K.
 
     The copy has elements of type `element`, to which `convert` converts scalars and vectors of A. It has `rows` rows
-    for each iteration of the outer loops, of which those that A lacks are zeros. Zeros fill up each row to a `multiple`
-    of elements. Returns the copy, which the caller frees, and the contraction that reads it instead of A.
+    for each iteration of the outer loops; rows that A lacks are zeros. Zeros fill up each row to a `multiple` of
+    elements. Returns the copy, which the caller frees, and the contraction that reads it instead of A.
     """
     c, (k,) = contraction, contraction.k
     outer = [loop for loop in c.outer if loop.used[0]]

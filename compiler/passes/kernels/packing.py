@@ -148,7 +148,7 @@ def pack_panel(
 ) -> None:  # fmt: skip
     """Emits the packing of one panel, of which the first `active` columns are copied and the others become zeros.
 
-    `start` is the offset of the first column in the flat `source`, and `target_start` that of step 0 of K in the flat
+    `start` is the offset of the first column in the flat `source`, `target_start` the offset of step 0 of K in the flat
     `target`. Packs all steps of K, or those from `k_range[0]` up to `k_range[1]` of its only loop.
     """
     *outer, (size, stride) = panels.k or ((1, 0),)

@@ -307,7 +307,7 @@ class VectorBody:
     def emit(
         self, vectors: dict[ir.Value, ir.Value], position: VectorPosition | None = None
     ) -> dict[ir.Value, ir.Value]:
-        """Emits the body on `vectors`, which has vectors for its arguments; returns those of all values of the body.
+        """Emits the body; `vectors` has the vectors of its arguments. Returns the vectors of all values of the body.
 
         With `position`, the body may read indices and load from memory, and values that are equal in all lanes are
         computed as scalars first.

@@ -221,7 +221,7 @@ def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedW
 
 
 def drop_dead_views(value: ir.Value) -> None:
-    """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
+    """Erases the view that defines `value`, and then its source, as long as that is an unused view too."""
     while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not is_used(value):
         owner = value.owner
         value = owner.operands[0]

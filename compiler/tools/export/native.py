@@ -34,7 +34,7 @@ class NativeProgram:
         self._names = external_names(interface)
         context = new_context()
         module = parse_module(text, machine, context)
-        packs = dict.fromkeys(interface.packs, 2)  # with their numbers of parameters
+        packs = dict.fromkeys(interface.packs, 2)  # with their number of parameters: weights, packed weights
         _check_imports(module, {FORK, *dict(interface.rejections)})
         for function in module.functions:
             if not function.is_declaration:

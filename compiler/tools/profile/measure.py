@@ -42,8 +42,8 @@ def profile(
     """Links `plain` and `counted`, artifacts of one graph without and with counters, and runs them interleaved.
 
     The inputs are the captured ones. The time of a region is the mean over the faster half of the runs with counters:
-    medians of regions would not add up to the median of the run. Raises `RuntimeError` if this machine has no supported
-    counter.
+    medians of regions would not add up to the median of the run. `graph` is the number of the graph in the report.
+    Raises `RuntimeError` if this machine has no supported counter.
     """
     on_progress = on_progress or (lambda _text, _done: None)
     counter_info = cycle_counter()
@@ -51,28 +51,30 @@ def profile(
         raise RuntimeError(_NO_COUNTER)
     with torch_threads(threads), torch.no_grad():
         on_progress("loading the compiled code", 0.0)
-        pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
-        has_equal_results = _have_equal_results(captured, *pair)
+        plain_program = LoadedProgram(plain, frozen=True, with_addresses=True)
+        counted_program = LoadedProgram(counted, frozen=True)
+        has_equal_results = _have_equal_results(captured, plain_program, counted_program)
         tick_rate = TickRate(make_counter_reader(counter_info))
         meter = LoadMeter()
-        seconds, ticks = _run_interleaved(captured, *pair, repeats, on_progress)
+        seconds, ticks = _run_interleaved(captured, plain_program, counted_program, repeats, on_progress)
         load = meter.load()
         per_second = tick_rate.per_second()
         on_progress("sampling", 1.0)
-        sampling = _sample(captured, pair[0], repeats)
+        sampling = _sample(captured, plain_program, repeats)
     plain_seconds, counted_run_seconds = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
     regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
     attribution = attribute_time(captured.graph, counted.regions, regions, symbols)
-    used_threads = 1 if pair[0].threads != plain.threads else threads
-    times = [summarize_times(column, used_threads) for column in zip(*seconds, strict=True)]
+    # A program for several threads runs on one if the process has no OpenMP runtime.
+    used_threads = 1 if plain_program.threads != plain.threads else threads
+    plain_times, counted_times = (summarize_times(column, used_threads) for column in zip(*seconds, strict=True))
     return ProfileReport(
         graph,
         attribution.nodes,
         attribution.regions,
-        times[0],
-        times[1],
+        plain_times,
+        counted_times,
         overhead=counted_run_seconds / plain_seconds - 1,
         whole=counted_run_seconds,
         inside=attribution.inside,

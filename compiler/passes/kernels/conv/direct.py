@@ -63,7 +63,7 @@ _MAX_PIXELS = 8
 MAX_UNROLLED_WINDOW = 64
 # Lines of outputs of narrow elements that are accumulated at once: an element of several windows is widened less often.
 _NARROW_LINES = 2
-# Vector registers that sums of several lines need, with those of a line of the image and weights.
+# The least vector registers for the sums of several lines, a line of the image, and weights.
 _REGISTERS_OF_LINES = 32
 
 

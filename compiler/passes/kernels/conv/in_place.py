@@ -4,8 +4,7 @@ For few channels, a group consists of adjacent elements of the image. Copies of 
 products if the weights have few columns and few elements are contiguous, as in the first layer of a network.
 
 For a depthwise convolution, a lane has the elements of one channel in two lines of the image that follow each other in
-the window. Two loads and an interleaving take the place of two widenings, and one instruction that of two
-multiply-adds.
+the window. Two loads and an interleaving replace two widenings, and one instruction replaces two multiply-adds.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class InPlaceBlocking(ConvBlocking):
 def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None:
     """Returns the blocking, or `None` if `target` has no such instruction, or if copies of patches cost less.
 
-    A copy takes a load and a store for each power of two of which a run is the sum. In place, the last group of a run
-    is multiplied with all columns, even if it is not full.
+    A copy of a run takes a load and a store for each power of two in the sum that is its size. In place, the last group
+    of a run is multiplied with all columns, even if it is not full.
     """
     instruction = find_dot_instruction(conv, target)
     run = math.prod(loop.size for loop in _loops_of_run(conv)[1])

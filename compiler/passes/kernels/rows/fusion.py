@@ -81,7 +81,7 @@ def leading_rows(op: StructuredOp) -> int:
 
 
 def refine_bounds(bounds: Bounds, op: StructuredOp) -> Bounds | None:
-    """Returns `bounds` with those of the loops of `op` added, up to the last bound.
+    """Returns `bounds` with the bounds of the loops of `op` added, as far as they are below the last one.
 
     Returns `None` if a bound does not divide the next one.
     """
