@@ -43,8 +43,8 @@ _CREATION_OPS = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
 class HoistParameters(MlirPass):
     """Moves element-wise ops, reductions and data movement, unless their result has more bytes than the weight.
 
-    Reading a larger result would cost more than computing it again. A rounded operand of a product, as a precision of
-    the recipe asks for, is always moved, because it is written to memory anyway. Without `pack_weights`, nothing is
+    Reading a larger result would cost more than computing it again. An operand of a product that is rounded to a
+    precision of the recipe is always moved, because it is written to memory anyway. Without `pack_weights`, nothing is
     moved, because weights may then change between calls.
     """
 

@@ -255,9 +255,9 @@ class _ArenaPlanner:
             assert slot.buffer is not None
             source = ir.DictAttr(attributes[saved[slot.buffer][0].arg_number])[SOURCE_ATTRIBUTE]
             position = results[number][0].arg_number
-            own = {each.name: each.attr for each in ir.DictAttr(attributes[position])}
+            old_attributes = {named.name: named.attr for named in ir.DictAttr(attributes[position])}
             place = memory_attribute(int(ir.IntegerAttr(source).value), slot.offset)
-            attributes[position] = ir.DictAttr.get(own | place)
+            attributes[position] = ir.DictAttr.get(old_attributes | place)
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
         total, count = sum(results[number][1].size for number in saved_slots), len(saved_slots)
         text = f"{count} result{'s' * (count != 1)}, {total} bytes, in the memory of saved tensors"

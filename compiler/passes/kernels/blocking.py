@@ -287,7 +287,7 @@ def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: B
     A register block has `rows` x `columns` elements.
     """
     m = contraction.m.size
-    # Of the loops around and along the columns, which threads share too.
+    # Iterations of the loop over columns and of the outer loops, which threads share too.
     other_iterations = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
     blocks = ceil_div(m, rows)
     min_rows = ceil_div(_MIN_ITERATION_FLOP, max(1, 2 * contraction.depth * columns))

@@ -303,7 +303,7 @@ def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:
 
 
 class KernelResults:
-    """Emits the initial values and the stores of a kernel's sums; `buffers` are `spec.buffers`, with C as the last.
+    """Emits the initial values and stores of a kernel's sums. `buffers` are `spec.buffers`: C, if used, is the last.
 
     Sums are vectors of `lanes` elements of type `element`. With `in_pairs`, `finish_all` rounds two vectors at a time,
     see `PairedValues`.

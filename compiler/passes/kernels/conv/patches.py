@@ -30,7 +30,7 @@ _L2_SHARE_OF_PATCHES = 0.5
 _MIN_BLOCKS = 8
 # Rows of patches with a distance of a multiple of this share few sets of the L1 cache.
 _ALIASING_BYTES = 1024
-# Products by tiles in the time of a multiply-add: 512 of bfloat16 per cycle, to 32 multiply-adds (two vectors of 16).
+# Products by tiles in the time of a multiply-add: per cycle, 512 of bfloat16, or 32 multiply-adds (two vectors of 16).
 _TILE_RATE = 16
 # A run of elements that is contiguous in the image is copied without a loop if it has at most this many vectors.
 _MAX_UNROLLED_VECTORS = 16
@@ -218,7 +218,7 @@ class PatchGemm:
         e, conv, (*group, chunk) = self.e, self.conv, numbers
         rows, first = active[-1], e.mul(chunk, self.block.positions)
         element = ir.Type.parse(self.block.element(conv))
-        size = max(TILE_ROWS, rows) * self.pitch  # Tiles read rows even where fewer exist.
+        size = max(TILE_ROWS, rows) * self.pitch  # tiles read `TILE_ROWS` rows even if fewer exist
         buffer = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
         start, weights = e.dot(group, [loop.strides[0] for loop in conv.groups]), self.b
         if group:
