@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.functions.patterns import (
 )
 from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 
-_MODULES = {
+_FUNCTIONS_BY_MODULE = {
     polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),
     trigonometry: (
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
@@ -30,7 +30,7 @@ _MODULES = {
 
 # The functions that emit the expansion of an op, for operands in single precision.
 EXPANSIONS: dict[str, Callable[..., Any]] = {
-    f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
+    f"math.{name}": getattr(module, name) for module, names in _FUNCTIONS_BY_MODULE.items() for name in names
 }
 # The same for operands in double precision.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {

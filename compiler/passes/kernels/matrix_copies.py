@@ -212,7 +212,7 @@ def transposed(rows: list[ir.Value]) -> list[ir.Value]:
 
 
 # Rows, and vectors of each row, in a block of A that one iteration copies: enough work, and enough blocks for threads.
-_ROWS, _VECTORS = 32, 8
+_BLOCK_ROWS, _BLOCK_VECTORS = 32, 8
 
 
 def copy_rows(
@@ -232,7 +232,7 @@ def copy_rows(
     size = math.prod(loop.size for loop in outer) * rows * row_elements
     target = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=CACHE_LINE)
     sizes = [*(loop.size for loop in outer), c.m.size, k.size]
-    blocks = [*(1 for _ in outer), _ROWS, round_up(_VECTORS * lanes, multiple)]
+    blocks = [*(1 for _ in outer), _BLOCK_ROWS, round_up(_BLOCK_VECTORS * lanes, multiple)]
 
     def copy_block(numbers: list[Index], active: list[int]) -> None:
         *outer_numbers, row_block, k_block = numbers

@@ -88,6 +88,7 @@ def external_names(interface: ProgramInterface) -> dict[str, str]:
 
 
 def _rename(module: ModuleRef, old: str, new: str) -> None:
+    """Renames the function `old` if the module has it: not every program calls `NAME_fork`."""
     try:
         module.get_function(old).name = new
     except NameError:

@@ -137,10 +137,11 @@ def _static_shape(weight: ExportTensor) -> list[int]:
 
 def _type_initializer(element: ElementType, shape: Sequence[int]) -> str:
     """Returns the part of a C initializer that `struct weight` and `NAME_tensor` share: dtype, bytes, rank, shape."""
-    return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_sizes(shape)}"
+    return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_size_array(shape)}"
 
 
-def _sizes(shape: Sequence[int]) -> str:
+def _size_array(shape: Sequence[int]) -> str:
+    """Returns an array of sizes as a C expression; `NULL` without dims."""
     return f"(const int64_t[]){{{', '.join(map(str, shape))}}}" if shape else "NULL"
 
 

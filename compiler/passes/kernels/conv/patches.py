@@ -75,7 +75,7 @@ class PatchBlocking:
         )
 
 
-def positions_of(conv: Convolution) -> int:
+def count_positions(conv: Convolution) -> int:
     """Returns the number of output positions of one group."""
     return math.prod(loop.size for loop in _position_loops(conv))
 
@@ -89,7 +89,7 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
 
     Three or more chunks are rounded up to a multiple of `BLOCKS_TO_SHARE`, for threads.
     """
-    total = positions_of(conv)
+    total = count_positions(conv)
     gemm = choose_gemm_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
     blocking = PatchBlocking(total, gemm)
     # The chunk is one iteration of the outer loop, and its patches need no other copy. Zeros at the end of a patch are
@@ -205,7 +205,7 @@ class PatchGemm:
 
     def emit(self) -> None:
         """Emits the chunks of all groups, which threads share."""
-        e, conv, total = self.e, self.conv, positions_of(self.conv)
+        e, conv, total = self.e, self.conv, count_positions(self.conv)
         sizes = [*(loop.size for loop in conv.groups), total]
         blocks = [*(1 for _ in conv.groups), self.block.positions]
         chunks = math.prod(sizes[:-1]) * ceil_div(total, self.block.positions)
