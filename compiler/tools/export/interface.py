@@ -143,7 +143,7 @@ class ExportTensor:
 
     @property
     def empty(self) -> bool:
-        """Whether the tensor is empty in every call; such tensors are not passed."""
+        """True if the tensor is empty in every call; such tensors are not passed."""
         return 0 in self.shape
 
 
@@ -193,12 +193,12 @@ class ProgramInterface:
 
     @property
     def packs(self) -> tuple[str, ...]:
-        """The packing functions of the arguments, in order; arguments may share one."""
+        """Returns the packing functions of the arguments, in order; arguments may share one."""
         return tuple(argument.pack for argument in self.arguments if argument.pack)
 
     @property
     def arity(self) -> int:
-        """The number of pointers and sizes that the entry takes."""
+        """Returns the number of pointers and sizes that the entry takes."""
         passed_outputs = sum(not output.empty for output in self.outputs)
         return len(self.arguments) + len(self.sizes) + passed_outputs + bool(self.arena)
 

@@ -52,12 +52,12 @@ class NativeProgram:
 
     @property
     def llvm_ir(self) -> str:
-        """The LLVM IR before LLVM's own passes, as llvmlite's LLVM prints it."""
+        """Returns the LLVM IR before LLVM's own passes, as llvmlite's LLVM prints it."""
         return self._text
 
     @property
     def uses_tiles(self) -> bool:
-        """Whether the code uses the tile registers of AMX, for which a process has to ask Linux."""
+        """True if the code uses the tile registers of AMX, for which a process has to ask Linux."""
         return "@llvm.x86.tile" in self._text
 
     def assembly(self) -> str:

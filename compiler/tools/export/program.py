@@ -246,7 +246,7 @@ class _Writer:
 
     @property
     def _code_file(self) -> str:
-        """The name of the file of compiled code from which the user can build the program, "" if none is written."""
+        """Returns the name of the file of compiled code that the user can build the program from; "" without one."""
         if "object" in self._kinds:
             return f"{self._name}.o"
         return f"{self._name}.s" if "asm" in self._kinds else ""
