@@ -84,7 +84,7 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
         operation = op.operation
-        structured = _analyse(operation)
+        structured = _fusable_structure(operation)
         if structured is not None:
             runs[-1].append(_Op(operation, structured))
         elif operation.name not in NON_ACCESSING_OPS and not operation.name.startswith("arith."):
@@ -92,8 +92,8 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
     return [run for run in runs if len(run) > 1]
 
 
-def _analyse(op: ir.Operation) -> StructuredOp | None:
-    """Returns the loops of `op`; `None` if it cannot be fused.
+def _fusable_structure(op: ir.Operation) -> StructuredOp | None:
+    """Returns the structure of `op`; `None` if it cannot be fused.
 
     An op cannot be fused if it is not structured, is a contraction, has a loop without iterations, or belongs to a
     kernel as a prologue or epilogue.

@@ -168,10 +168,10 @@ def _check_vectors(block: ir.Block, allow_loads: bool) -> None:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
-        if name == "memref.load" and not _fits_in_vectors(op.operation.results[0].type):
-            raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
         if name == "memref.load":
-            layout_of(op.operation.operands[0].type)
+            if not _fits_in_vectors(op.operation.results[0].type):
+                raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
+            layout_of(op.operation.operands[0].type)  # raises for dynamic shapes and strides
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index", "memref.load")):
             raise UnsupportedError(f"{name} in its body")
 
