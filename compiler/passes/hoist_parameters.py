@@ -178,12 +178,9 @@ class _ParameterHoister:
         values: dict[ir.Value, ir.Value] = {parameter: block.arguments[0]}
         with ir.InsertionPoint(block):
             for op in _ops_between(value, parameter):
-                clone = op.clone()
-                for nested in (clone.operation, *nested_ops(clone)):
-                    for i, operand in enumerate(nested.operands):
-                        if operand in values:
-                            nested.operands[i] = values[operand]
-                values |= dict(zip(op.results, clone.operation.results, strict=True))
+                clone = op.clone().operation
+                _replace_operands(clone, values)
+                values |= dict(zip(op.results, clone.results, strict=True))
             with value.owner.location:
                 func.ReturnOp([values[value]])
         text = str(new.operation).replace(f"@{name}(", "@(", 1)
@@ -205,6 +202,14 @@ class _ParameterHoister:
             inputs = [argument.type for argument in function.block.arguments]
             function.op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
             function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _replace_operands(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
+    """Replaces the operands of `op` and of the ops in its body that are keys of `values`."""
+    for nested in (op, *nested_ops(op)):
+        for i, operand in enumerate(nested.operands):
+            if operand in values:
+                nested.operands[i] = values[operand]
 
 
 # ---- values that can be moved ----------------------------------------------------------------------------------------
@@ -285,11 +290,8 @@ def _operands(op: ir.Operation) -> Iterator[ir.Value]:
         blocks = [block for region in op.regions for block in region.blocks]
         for nested in nested_ops(op):
             for value in nested.operands:
-                owner = value.owner
-                if isinstance(owner, ir.Block):
-                    if owner not in blocks:
-                        yield value
-                elif owner.operation.block not in blocks:
+                defining_block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+                if defining_block not in blocks:
                     yield value
 
 

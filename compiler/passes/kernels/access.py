@@ -76,7 +76,8 @@ def subrange(flat: ir.Value, offset: ir.Value, size: int) -> ir.Value:
 def flat_type(type_: ir.Type) -> ir.Type:
     """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)
-    strided = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
+    offset = "?" if layout.offset is None else str(layout.offset)
+    strided = "" if layout.offset == 0 else f", strided<[1], offset: {offset}>"
     space = f", {type_.memory_space}" if type_.memory_space is not None else ""
     return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{strided}{space}>")
 

@@ -96,13 +96,14 @@ class PackedWeights:
     @cached_property
     def entry_bytes(self) -> int:
         """Returns the bytes of all weights that callers pass, without those that the runtime computes from others."""
-        return sum(
-            bytes_of(argument.type)
-            for function in self.functions.values()
-            if function.is_public
-            for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True)
-            if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument)
-        )
+        total = 0
+        for function in self.functions.values():
+            if not function.is_public:
+                continue
+            for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True):
+                if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument):
+                    total += bytes_of(argument.type)
+        return total
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
         """True if `parameter` is a value that the runtime computes from a weight: its packed form replaces it."""

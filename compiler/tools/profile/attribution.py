@@ -99,11 +99,12 @@ def _first_tensor(node: Op) -> Op:
 
 def _pool_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
     """Returns the operations of a pool: one per element of each window, with a window per element of the result."""
-    size = node.args[1]
-    dims = len(shape(_first_tensor(node))) - 2
-    sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
+    spatial_dims = len(shape(_first_tensor(node))) - 2
+    window = [node.args[1]] if isinstance(node.args[1], int) else list(node.args[1])
+    if len(window) == 1:
+        window *= spatial_dims
     result = next(meta for meta in node.metas if meta is not None)
-    return float(prod(result.shape) * prod(sizes))
+    return float(prod(result.shape) * prod(window))
 
 
 # Op classes with the same count.
