@@ -24,7 +24,7 @@ class ChooseLayouts(MlirPass):
     """Converts convolutions to channels last, and propagates the layout to the ops that depend on them.
 
     Two kinds of convolutions keep their layout if no operand has another one: a matrix product (a window of one
-    element) that no other convolution depends on, and the gradient of a kernel in groups of few channels. A convolution
+    element) that no other convolution depends on, and the gradient of weights in groups of few channels. A convolution
     in groups of several channels that no other convolution depends on has its channels last within each group. Only the
     memory layout changes, not the values.
     """

@@ -91,7 +91,7 @@ def declare_gemm(root: ir.Operation, element: str, index_bits: int) -> str:
     if name not in declared:
         enum, size, scalar = ir.IntegerType.get_signless(32), _size_type(index_bits), ir.Type.parse(element)
         pointer = ir.IntegerType.get_signless(64)
-        # Layout, transpositions of A and B; m, n, k; alpha; A and B with their leading dimensions; beta; C with its.
+        # Layout, transpositions of A and B; m, n, k; alpha; A, leading dimension; B, the same; beta; C, the same.
         inputs = [*[enum] * 3, *[size] * 3, scalar, pointer, size, pointer, size, scalar, pointer, size]
         with ir.InsertionPoint(root.regions[0].blocks[0]):
             func.FuncOp(name, (inputs, []), visibility="private")
@@ -129,39 +129,43 @@ class _BlasCalls:
         index_bits: int,
         accumulate: bool,
     ) -> None:
-        self.e, self.c, self.callee, self.accumulate = e, contraction, callee, accumulate
+        self.e, self.contraction, self.callee, self.accumulate = e, contraction, callee, accumulate
         self.size_type, self.product = _size_type(index_bits), blas_product(contraction)
         self.addresses = [self._start_address(flat) for flat in flats]
 
     def emit(self) -> None:
         """Emits the loops over C around the calls."""
-        self.e.nest([loop.size for loop in self.c.outer], self._emit_call)
+        self.e.nest([loop.size for loop in self.contraction.outer], self._emit_call)
 
     def _start_address(self, flat: ir.Value) -> ir.Value:
         """Emits the address of the first element of `flat`, as a value of type `index`."""
         base = memref.extract_aligned_pointer_as_index(flat)
         offset = memref.ExtractStridedMetadataOp(flat).results[1]
-        return arith.addi(base, arith.muli(offset, self.e.value(_BYTES[self.c.element])))
+        return arith.addi(base, arith.muli(offset, self.e.value(_BYTES[self.contraction.element])))
 
     def _emit_call(self, outer: list[Index]) -> None:
         """Emits the call for one iteration of the outer loops."""
-        e, p = self.e, self.product
+        e, product = self.e, self.product
         a, b, c = (self._pointer(number, outer) for number in range(3))
-        enums = [_ROW_MAJOR, *(_TRANSPOSED if m.transposed else _NOT_TRANSPOSED for m in (p.a, p.b))]
-        scalar = ir.Type.parse(self.c.element)
+        matrices = (product.a, product.b)
+        enums = [_ROW_MAJOR, *(_TRANSPOSED if matrix.transposed else _NOT_TRANSPOSED for matrix in matrices)]
+        scalar = ir.Type.parse(self.contraction.element)
         alpha, beta = e.splat(scalar, 1), e.splat(scalar, 1 if self.accumulate else 0)
         operands = [
             *(self._constant(value, ir.IntegerType.get_signless(32)) for value in enums),
-            *(self._constant(value, self.size_type) for value in (p.m, p.n, p.k)),
-            alpha, a, self._constant(p.a.leading, self.size_type), b, self._constant(p.b.leading, self.size_type),
-            beta, c, self._constant(p.leading_c, self.size_type),
+            *(self._constant(value, self.size_type) for value in (product.m, product.n, product.k)),
+            alpha,
+            a, self._constant(product.a.leading, self.size_type),
+            b, self._constant(product.b.leading, self.size_type),
+            beta,
+            c, self._constant(product.leading_c, self.size_type),
         ]  # fmt: skip
         func.CallOp([], ir.FlatSymbolRefAttr.get(self.callee), operands)
 
     def _pointer(self, number: int, outer: list[Index]) -> ir.Value:
         """Emits the address of operand `number` (A, B, C) for one iteration of the outer loops, as an i64."""
-        size = _BYTES[self.c.element]
-        offset = self.e.dot(outer, [loop.strides[number] * size for loop in self.c.outer])
+        size = _BYTES[self.contraction.element]
+        offset = self.e.dot(outer, [loop.strides[number] * size for loop in self.contraction.outer])
         address = self.addresses[number]
         address = address if isinstance(offset, int) and offset == 0 else arith.addi(address, self.e.value(offset))
         return arith.index_cast(ir.IntegerType.get_signless(64), address)

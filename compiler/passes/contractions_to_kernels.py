@@ -94,12 +94,12 @@ def _rewrite_grouped(op: ir.Operation, calls: KernelCalls, context: PassContext)
     if blocking is None:
         raise UnsupportedError("no kernel of this target reads 4-bit weights, or there are too many rows")
     rows, weights, scales, result = op.operands
-    parameters = [calls.packable_parameter(value) for value in (weights, scales)]
-    if parameters[0] is None or parameters[1] is None:
+    weights_parameter, scales_parameter = (calls.packable_parameter(value) for value in (weights, scales))
+    if weights_parameter is None or scales_parameter is None:
         raise UnsupportedError("its weights or scales cannot be packed before the program is called")
     packed = [
-        calls.packed(parameters[0], packing_of(contraction, blocking, bits=4), op.location),
-        calls.packed(parameters[1], grouped.scale_panels(blocking), op.location),
+        calls.packed(weights_parameter, packing_of(contraction, blocking, bits=4), op.location),
+        calls.packed(scales_parameter, grouped.scale_panels(blocking), op.location),
     ]
     fill = zero_fill_before(op, result)
     spec = ResultSpec(grouped.result_strides, accumulate=fill is None)

@@ -2,8 +2,8 @@
 
 `buddy_fork(task, data, threads)` calls `task(data, thread, threads)` on each of up to `threads` threads, and returns
 when all calls have returned. `data` holds the arguments of the task. Each thread processes its share of the range
-`[begin, end)` of iterations: shares are contiguous and differ by at most one iteration. Object files therefore do not
-depend on the runtime, and the number of threads does not affect results.
+`[begin, end)` of iterations: shares are contiguous and differ by at most one iteration. Object files refer to
+`buddy_fork` alone, not to the OpenMP runtime. The number of threads does not affect results.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _emit_call(name: str, operands: list[ir.Value]) -> None:
 def _restrict_to_share(task: ir.Operation) -> None:
     """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread.
 
-    A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
+    A new entry block loads the arguments, and narrows the range and the scratch memory to those of the thread.
     """
     type_, body = _data_type(task), task.regions[0].blocks[0]
     scratch_bytes = 0

@@ -1,4 +1,4 @@
-"""`copy-carried-tensors`: makes each iteration of a loop yield a tensor in the buffer that it received it in."""
+"""`copy-carried-tensors`: makes each iteration of a loop yield its tensors in the buffers of its arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.mlir.bindings import bufferization, ir
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-# The number of the operand whose buffer an op writes and returns. (That of linalg ops follows their inputs.)
+# The number of the operand whose buffer an op writes and returns. `_is_computed_in` computes it for linalg ops.
 _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.materialize_in_destination": 1}
 
 
@@ -19,7 +19,7 @@ _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.ma
 class CopyCarriedTensors(MlirPass):
     """Copies each tensor that an iteration yields into the loop-carried tensor that the iteration received.
 
-    One-shot bufferization rejects a loop that yields another buffer than that of the iteration argument. Nothing is
+    One-shot bufferization rejects a loop that yields a tensor in another buffer than its argument has. Nothing is
     copied if the tensor is computed in place in the argument, for example by insertions of slices, and nothing else
     reads the argument.
     """
@@ -36,18 +36,17 @@ class CopyCarriedTensors(MlirPass):
 
 
 def _carried_tensors(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir.Value, Sequence[ir.Value]]]:
-    """Yields for each tensor that `loop` carries what `_copy_into_argument` needs.
+    """Yields (terminator, operand number, argument, all arguments) for each tensor that `loop` carries.
 
-    That is the terminator that yields the tensor, the number of its operand, the argument that receives the tensor in
-    the next iteration, and all arguments.
+    The terminator yields the operand with this number, and the next iteration receives it as the argument.
     """
     # The induction variable of `scf.for`, and the condition of the first region of `scf.while`, are not carried.
     is_for = loop.name == "scf.for"
-    for number, region in enumerate(loop.regions):
+    for region_number, region in enumerate(loop.regions):
         block = region.blocks[0]
         terminator = block.operations[len(block.operations) - 1].operation
         arguments = list(block.arguments)[1:] if is_for else list(block.arguments)
-        first_carried = 0 if is_for or number else 1
+        first_carried = 1 if loop.name == "scf.while" and region_number == 0 else 0
         for index, argument in enumerate(arguments):
             operand = first_carried + index
             if operand < len(terminator.operands) and _is_tensor_of_type(terminator.operands[operand], argument.type):

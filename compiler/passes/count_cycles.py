@@ -140,9 +140,10 @@ class _Frame:
 
 
 def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of `nodes`, of a function that several calls share, that belong to one call; all if none does.
+    """Returns the ones of `nodes` that belong to the call at `site`; all if none does.
 
-    `site` has the nodes of the call, and is `None` for the entry.
+    Several calls may share a function, whose regions then have the nodes of all calls. `site` has the nodes of the
+    call, and is `None` for the entry.
     """
     nodes_of_call = tuple(name for name in nodes if site is not None and name in site)
     return nodes_of_call or nodes

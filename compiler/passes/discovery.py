@@ -3,7 +3,7 @@
 Every registered name is in the bindings' libraries: as a string, or as the end of a longer string, because linkers
 merge strings that have the same end. So each string, and each of its suffixes, that has the form of a name is tried.
 The construction of a pass may crash, so a forked process tries the names. The result is cached on disk until the
-libraries change. The engine reads the cache itself, and calls `find_registered` in a one-shot process.
+libraries change. The engine reads the cache with `cached_passes`, and calls `find_registered` in a one-shot process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.disk_cache import CATALOGUES
 from buddy.compiler.support.processes.forks import ForkedWorker
 
-# NUL-terminated strings, perhaps after other text: the name of a pass; the name of an op, `dialect.rest`.
+# The end of a NUL-terminated string that has the form of a pass name; and of an op name, `dialect.rest`.
 _PASS_NAME = re.compile(rb"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
 _OP_NAME = re.compile(rb"[a-z][a-z0-9_]*(?:\.[a-z][A-Za-z0-9_]*)+(?=\0)")
 _MAX_NAME_LENGTH = 80  # longer strings are not tried
@@ -172,7 +172,7 @@ class _PassDetails(Message, frozen=True):
 class _SharedIndex:
     """The index of the name that a fork tries, in memory that it shares with its parent: the fork may crash.
 
-    It is -1 before the first name, and the number of names after the last.
+    The index is -1 before the first name, and the number of names after the last.
     """
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ class _SharedIndex:
 def _find_passes(names: list[str]) -> Iterator[PassInfo]:
     """Yields the passes among `names`. A pass that crashes the fork is registered too, but has no details.
 
-    After a crash, a new fork continues behind the name that crashed. Raises `BindingsError` if a fork ends before it
-    tries a name.
+    After a crash, a new fork continues with the next name. Raises `BindingsError` if a fork ends before it tries a
+    name.
     """
     while names:
         crashed_at = yield from _try_in_fork(names)
@@ -203,7 +203,7 @@ def _find_passes(names: list[str]) -> Iterator[PassInfo]:
 
 
 def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
-    """Yields the passes among `names` up to a crash; returns the index of the name that crashed, or `None`."""
+    """Yields the passes among `names` up to a crash; returns the index of the name that caused it, or `None`."""
     index = _SharedIndex()
     fork = ForkedWorker(lambda channel: _try_names(names, index, channel.send), Message, _PassDetails)
     try:

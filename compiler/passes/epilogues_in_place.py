@@ -26,8 +26,9 @@ class EpiloguesInPlace(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in nested_ops(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
-            reserved = _contraction_buffers(op)
-            if share_buffer(op, (pair for pair in elementwise_pairs(op) if root_of(pair[0]) not in reserved)):
+            in_use = _contraction_buffers(op)
+            pairs = elementwise_pairs(op)
+            if share_buffer(op, ((operand, result) for operand, result in pairs if root_of(operand) not in in_use)):
                 context.remark(self.name, op.location, "the result overwrites an operand")
             else:
                 context.remark(self.name, op.location, "written to a separate buffer: no operand may be overwritten")
@@ -35,6 +36,7 @@ class EpiloguesInPlace(MlirPass):
 
 def _contraction_buffers(op: ir.Operation) -> set[ir.Value]:
     """Returns the buffers that the contraction before the epilogue `op` accesses: its inputs, and its sums."""
+    # The attribute is the number of the epilogue's operand that has the sums.
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
     producers = [user for user in accessing_ops(sums) if user != op]
     operands = [value for producer in producers for value in producer.operands]

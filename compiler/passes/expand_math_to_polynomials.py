@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.functions.patterns import (
 )
 from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 
-_MODULES = {
+_FUNCTIONS_BY_MODULE = {
     polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),
     trigonometry: (
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
@@ -28,11 +28,11 @@ _MODULES = {
     ),
 }
 
-# The functions that emit an expansion: for operands in single precision.
+# The functions that emit the expansion of an op, for operands in single precision.
 EXPANSIONS: dict[str, Callable[..., Any]] = {
-    f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
+    f"math.{name}": getattr(module, name) for module, names in _FUNCTIONS_BY_MODULE.items() for name in names
 }
-# For operands in double precision.
+# The same for operands in double precision.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(double_functions, name)
     for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")
@@ -75,7 +75,7 @@ def _replace_activation(activation: Activation, name: str) -> str:
 
 
 def _replace(pattern: Activation | ByteRounding) -> None:
-    """Replaces the last op of `pattern` by the code that `pattern.emit` emits; erases those that are unused then."""
+    """Replaces the last op of `pattern` by the code that `pattern.emit` emits; erases the ops that are unused then."""
     with ir.InsertionPoint(pattern.replaced), pattern.replaced.location:
         result = pattern.emit(pattern.argument)
     pattern.replaced.results[0].replace_all_uses_with(result)

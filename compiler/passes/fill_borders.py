@@ -41,7 +41,7 @@ def _blocks(root: ir.Operation) -> list[ir.Block]:
 
 
 def _find_padded_fills(block: ir.Block) -> list[tuple[ir.Operation, ir.Operation]]:
-    """Returns the fills of whole buffers of which the next access overwrites a static subview, with the subviews."""
+    """Returns (fill, subview) for each fill of a whole buffer if the next access overwrites a static subview of it."""
     padded_fills: list[tuple[Any, Any]] = []
     fills: dict[Any, Any] = {}  # by buffer, until the next access to the buffer
     for op in [op.operation for op in block.operations]:

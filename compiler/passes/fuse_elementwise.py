@@ -127,7 +127,8 @@ class FuseElementwise(MlirPass):
 class _Fusion:
     """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`.
 
-    There may be reshapes between both ops that only add or drop unit dims: `map_` is that of the producer's result.
+    There may be reshapes between both ops that only add or drop unit dims; `map_` then reads the source of these, the
+    producer's result.
     """
 
     consumer: Any
@@ -138,7 +139,7 @@ class _Fusion:
     def apply(self, location: ir.Location) -> ir.Operation:
         """Replaces the consumer by the fused op and returns it."""
         consumer = self.consumer
-        inputs, maps, input_numbers = self._fused_inputs()
+        inputs, maps, consumer_numbers, producer_numbers = self._fused_inputs()
         outs = list(consumer.operands)[-len(consumer.results) :]
         maps += indexing_maps(consumer)[-len(outs) :]
         attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
@@ -148,7 +149,7 @@ class _Fusion:
             elements = [value.type.element_type for value in (*inputs, *outs)]
             block = fused.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
             with ir.InsertionPoint(block):
-                self._emit_body(list(block.arguments), input_numbers)
+                self._emit_body(list(block.arguments), consumer_numbers, producer_numbers)
         drop_early_roundings(block)
         for old, new in zip(consumer.results, fused.results, strict=True):
             old.replace_all_uses_with(new)
@@ -159,14 +160,15 @@ class _Fusion:
 
     def determines_all_sizes(self) -> bool:
         """True if each loop of the fused op indexes a dim of an operand alone, as MLIR requires to infer its size."""
-        maps = [*self._fused_inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
+        _, input_maps, _, _ = self._fused_inputs()
+        maps = [*input_maps, *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
         return bool(len(_single_loops(maps)) == self.map_.n_dims)
 
-    def _fused_inputs(self) -> tuple[list[ir.Value], list[ir.AffineMap], list[list[int]]]:
+    def _fused_inputs(self) -> tuple[list[ir.Value], list[ir.AffineMap], list[int], list[int]]:
         """Returns the distinct inputs of the fused op, and their maps.
 
-        The third list has, for the consumer and the producer, the number of each of their inputs in the fused op; -1
-        for the input that the producer computes.
+        Also returns the number in the fused op of each input of the consumer, and of each input of the producer; -1
+        stands for the input that the producer computes.
         """
         inputs: list[Any] = []
         maps: list[Any] = []
@@ -185,7 +187,7 @@ class _Fusion:
             for i, (value, map_) in enumerate(_inputs_of(self.consumer))
         ]
         producer_numbers = [number_of(value, self._compose(map_)) for value, map_ in _inputs_of(self.producer)]
-        return inputs, maps, [consumer_numbers, producer_numbers]
+        return inputs, maps, consumer_numbers, producer_numbers
 
     def _compose(self, map_: ir.AffineMap) -> ir.AffineMap:
         """Converts `map_`, of the producer's loops, to a map of the consumer's loops."""
@@ -194,9 +196,8 @@ class _Fusion:
         loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[dim] for dim in dims])
         return ir.AffineMap.get(self.map_.n_dims, 0, [e.compose(loops) for e in map_.results])
 
-    def _emit_body(self, arguments: list[ir.Value], input_numbers: list[list[int]]) -> None:
+    def _emit_body(self, arguments: list[ir.Value], consumer_numbers: list[int], producer_numbers: list[int]) -> None:
         """Emits the producer's body and then the consumer's, on the `arguments` of the fused body."""
-        consumer_numbers, producer_numbers = input_numbers
         producer_block = self.producer.regions[0].blocks[0]
         numbered = zip(producer_block.arguments, producer_numbers, strict=False)
         values = {argument: arguments[i] for argument, i in numbered}

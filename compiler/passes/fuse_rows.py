@@ -72,7 +72,7 @@ class _Op:
 
 @dataclass
 class _Group:
-    """Neighbouring ops that become one loop over `bounds[-1]` rows. `row_ops` are the ops as loops over one row."""
+    """Neighbouring ops that become one loop over `bounds[-1]` rows. `row_ops` has each member, split at `bounds`."""
 
     members: list[_Op]
     bounds: Bounds
@@ -84,7 +84,7 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
         operation = op.operation
-        structured = _analyse(operation)
+        structured = _fusable_structure(operation)
         if structured is not None:
             runs[-1].append(_Op(operation, structured))
         elif operation.name not in NON_ACCESSING_OPS and not operation.name.startswith("arith."):
@@ -92,8 +92,8 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
     return [run for run in runs if len(run) > 1]
 
 
-def _analyse(op: ir.Operation) -> StructuredOp | None:
-    """Returns the loops of `op`; `None` if it cannot be fused.
+def _fusable_structure(op: ir.Operation) -> StructuredOp | None:
+    """Returns the structure of `op`; `None` if it cannot be fused.
 
     An op cannot be fused if it is not structured, is a contraction, has a loop without iterations, or belongs to a
     kernel as a prologue or epilogue.
@@ -193,9 +193,11 @@ def _trim(group: _Group) -> None:
 def _is_connected(group: _Group, end: int) -> bool:
     """True if the op at `end` (0 or -1) and another member access the same buffer, and one of them writes it."""
     end_op = group.row_ops[end]
-    others = [op for op in group.row_ops if op is not end_op]
+    other_accesses = [access for op in group.row_ops if op is not end_op for access in op.accesses]
     return any(
-        a.buffer == b.buffer and (a.written or b.written) for a in end_op.accesses for op in others for b in op.accesses
+        access.buffer == other.buffer and (access.written or other.written)
+        for access in end_op.accesses
+        for other in other_accesses
     )
 
 

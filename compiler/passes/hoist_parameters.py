@@ -43,9 +43,9 @@ _CREATION_OPS = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
 class HoistParameters(MlirPass):
     """Moves element-wise ops, reductions and data movement, unless their result has more bytes than the weight.
 
-    Reading a larger result would cost more than computing it again, except for operands of products, which are written
-    to memory anyway: those that are rounded in a precision of the recipe are always moved. Without `pack_weights`,
-    nothing is moved, because weights may then change between calls.
+    Reading a larger result would cost more than computing it again. An operand of a product that is rounded to a
+    precision of the recipe is always moved, because it is written to memory anyway. Without `pack_weights`, nothing is
+    moved, because weights may then change between calls.
     """
 
     name: ClassVar[str] = "hoist-parameters"
@@ -178,12 +178,9 @@ class _ParameterHoister:
         values: dict[ir.Value, ir.Value] = {parameter: block.arguments[0]}
         with ir.InsertionPoint(block):
             for op in _ops_between(value, parameter):
-                clone = op.clone()
-                for nested in (clone.operation, *nested_ops(clone)):
-                    for i, operand in enumerate(nested.operands):
-                        if operand in values:
-                            nested.operands[i] = values[operand]
-                values |= dict(zip(op.results, clone.operation.results, strict=True))
+                clone = op.clone().operation
+                _replace_operands(clone, values)
+                values |= dict(zip(op.results, clone.results, strict=True))
             with value.owner.location:
                 func.ReturnOp([values[value]])
         text = str(new.operation).replace(f"@{name}(", "@(", 1)
@@ -198,13 +195,21 @@ class _ParameterHoister:
                 continue
             attributes = argument_attributes(function.op)
             for number, prepare in function.added_arguments:
-                of_parameter = {named.name: named.attr for named in attributes[number]}
-                of_entry = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
-                attributes.append(ir.DictAttr.get({**of_parameter, **of_entry}))
+                parameter_attributes = {named.name: named.attr for named in attributes[number]}
+                entry_attributes = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
+                attributes.append(ir.DictAttr.get({**parameter_attributes, **entry_attributes}))
             results = ir.FunctionType(ir.TypeAttr(function.op.attributes["function_type"]).value).results
             inputs = [argument.type for argument in function.block.arguments]
             function.op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
             function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _replace_operands(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
+    """Replaces the operands of `op` and of the ops in its body that are keys of `values`."""
+    for nested in (op, *nested_ops(op)):
+        for i, operand in enumerate(nested.operands):
+            if operand in values:
+                nested.operands[i] = values[operand]
 
 
 # ---- values that can be moved ----------------------------------------------------------------------------------------
@@ -285,11 +290,8 @@ def _operands(op: ir.Operation) -> Iterator[ir.Value]:
         blocks = [block for region in op.regions for block in region.blocks]
         for nested in nested_ops(op):
             for value in nested.operands:
-                owner = value.owner
-                if isinstance(owner, ir.Block):
-                    if owner not in blocks:
-                        yield value
-                elif owner.operation.block not in blocks:
+                defining_block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+                if defining_block not in blocks:
                     yield value
 
 
@@ -362,15 +364,16 @@ class ChainPackings(MlirPass):
 
 def _chain(root: ir.Operation, prepare: ir.Operation, pack: ir.Operation) -> str:
     """Emits a function that prepares a weight in a temporary buffer and packs the buffer; returns its name."""
-    (source, prepared), packed = _input_types(prepare), _input_types(pack)[1]
+    weight_type, prepared_type = _input_types(prepare)
+    _, packed_type = _input_types(pack)
     name = unique_symbol(root, f"{symbol_of(prepare)}_{symbol_of(pack)}")
     with ir.InsertionPoint(root.regions[0].blocks[0]), pack.location:
-        function = func.FuncOp(name, ([source, packed], []))
+        function = func.FuncOp(name, ([weight_type, packed_type], []))
         for attribute in ("llvm.emit_c_interface", RUNS_ONCE):
             function.attributes[attribute] = ir.UnitAttr.get()
         block = function.add_entry_block()
         with ir.InsertionPoint(block):
-            buffer = memref.alloc(prepared, [], [], alignment=64)
+            buffer = memref.alloc(prepared_type, [], [], alignment=64)
             func.CallOp([], ir.FlatSymbolRefAttr.get(symbol_of(prepare)), [block.arguments[0], buffer])
             func.CallOp([], ir.FlatSymbolRefAttr.get(symbol_of(pack)), [buffer, block.arguments[1]])
             func.ReturnOp([])

@@ -148,8 +148,8 @@ class _Body:
             return QuantisationParameter(int(constant.value))
         extension = self.op_of(value, "arith.extui", "arith.extsi")
         if extension is not None:
-            return self._argument(extension.operands[0], _EXTENSIONS[extension.name])
-        return self._argument(value, _INT32)
+            return self._operand_parameter(extension.operands[0], _EXTENSIONS[extension.name])
+        return self._operand_parameter(value, _INT32)
 
     def scale_of(self, value: ir.Value) -> QuantisationParameter:
         """Returns the scale that `value` of the body is: a constant, rounded or not, or an element of an operand.
@@ -160,12 +160,12 @@ class _Body:
         constant = constant_of(value if rounding is None else rounding.operands[0])
         if isinstance(constant, ir.FloatAttr):
             return QuantisationParameter(constant.value, TensorDType.Float32)
-        return self._argument(value, TensorDType.Float32)
+        return self._operand_parameter(value, TensorDType.Float32)
 
-    def _argument(self, value: ir.Value, dtype: TensorDType) -> QuantisationParameter:
-        """Returns the operand of which `value` is an element; its dims are those of the first operand.
+    def _operand_parameter(self, value: ir.Value, dtype: TensorDType) -> QuantisationParameter:
+        """Returns the operand of which `value` is an element, as a parameter of the first operand.
 
-        Raises `UnchangedError` if `value` is not an element of another input, or depends on several dims.
+        Raises `UnchangedError` if `value` is no element of an input after the first, or depends on several dims.
         """
         number = next((i for i, argument in enumerate(self._arguments) if argument == value), -1)
         expressions = list(self._maps[number].results)
@@ -286,7 +286,7 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
     unsigned = a.dtype.is_unsigned, b.dtype.is_unsigned
     sums = st.contract(a.value, b.value, a_dims, b_dims, out_dims, _INT32, unsigned=unsigned)
     zero_points = [_aligned_to_result(operand.zero, st.shape_of(operand.value)) for operand in (a, b)]
-    # Pairs of factors: a zero point, and sums of the other operand.
+    # The factors of each correction, one after the other: a zero point, then sums of the other operand.
     corrections = []
     if a.has_zero:
         b_sums = _sums(b, [b_depth])
@@ -302,7 +302,7 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
 
 
 def _sums(operand: QuantisedTensor, axes: Sequence[int]) -> ir.Value:
-    """Returns the sums of the bytes over dims, which remain with size 1."""
+    """Returns the sums of the bytes over the dims `axes`, which remain with size 1."""
     return st.reduce(
         [(operand.value, operand.dtype)], st.shape_of(operand.value), list(axes), 0, _INT32,
         lambda x, total: total + cast(x, _INT32), keep=True,
@@ -364,39 +364,42 @@ def _aligned_to_result(parameter: QuantisationParameter, sizes: Sequence[int]) -
 def _subtract_corrections(
     sums: ir.Value, corrections: Sequence[QuantisationParameter], shape: Sequence[int]
 ) -> ir.Value:
-    """Returns `sums` less the products of each pair of `corrections`, a zero point and sums of the other operand."""
+    """Returns `sums` less the product of each pair in `corrections`: a zero point, then sums of the other operand."""
 
     def subtract(total: Scalar, *factors: Scalar) -> Scalar:
-        for zero, others in zip(factors[::2], factors[1::2], strict=True):
-            total = total - others * _widened(zero)
+        for zero, other_sums in zip(factors[::2], factors[1::2], strict=True):
+            total = total - other_sums * _widened(zero)
         return total
 
     return _pointwise([QuantisationParameter(sums), *corrections], shape, _INT32, subtract) if corrections else sums
 
 
 def _scale_and_add(op: ir.Operation, total: ir.Value, scales: Sequence[QuantisationParameter]) -> ir.Value:
-    """Returns `total`, in 32 bits, times both scales if the result of `op` has floats, plus its initial sums."""
-    result, start = ir.RankedTensorType(op.results[0].type), op.operands[len(op.operands) - 1]
-    shape, fill = list(result.shape), defining_op(start)
-    has_start = fill is None or fill.name != "linalg.fill" or not is_zero(fill.operands[0])
-    if isinstance(result.element_type, ir.FloatType):
-        others = [QuantisationParameter(start, _F32)] if has_start else []
+    """Returns the result of `op`: `total` (32 bits), times both scales if the result has floats, plus the init operand.
 
-        def scale(total: Scalar, left: Scalar | float, right: Scalar | float, *start: Scalar) -> Scalar:
+    The last operand of `op` is the init.
+    """
+    result_type, init = ir.RankedTensorType(op.results[0].type), op.operands[len(op.operands) - 1]
+    shape, element, fill = list(result_type.shape), result_type.element_type, defining_op(init)
+    has_init = fill is None or fill.name != "linalg.fill" or not is_zero(fill.operands[0])
+    if isinstance(element, ir.FloatType):
+        inits = [QuantisationParameter(init, _F32)] if has_init else []
+
+        def scale(total: Scalar, left: Scalar | float, right: Scalar | float, *inits: Scalar) -> Scalar:
             factor = right * left if isinstance(right, Scalar) else left * right
             value = cast(total, _F32) * factor
-            return value + start[0] if start else value
+            return value + inits[0] if inits else value
 
-        return _pointwise([QuantisationParameter(total), *scales, *others], shape, _F32, scale)
+        return _pointwise([QuantisationParameter(total), *scales, *inits], shape, _F32, scale)
     loops = list(range(len(shape)))
 
     def widen(total: ir.Value, out: ir.Value) -> list[ir.Value]:
-        wide = total if total.type == result.element_type else arith.extsi(result.element_type, total)
-        return [arith.addi(wide, out) if has_start else wide]
+        wide = total if total.type == element else arith.extsi(element, total)
+        return [arith.addi(wide, out) if has_init else wide]
 
-    if not has_start and ir.RankedTensorType(total.type).element_type == result.element_type:
+    if not has_init and ir.RankedTensorType(total.type).element_type == element:
         return total
-    return st.generic([total], [loops], [start], [loops], [st.PARALLEL] * len(loops), widen)[0]
+    return st.generic([total], [loops], [init], [loops], [st.PARALLEL] * len(loops), widen)[0]
 
 
 def _pointwise(

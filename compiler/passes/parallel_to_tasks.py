@@ -234,11 +234,9 @@ def _rebuild(type_: ir.Type, arguments: Iterator[ir.Value]) -> ir.Value:
     def take(are_dynamic: Sequence[bool]) -> list[ir.Value]:
         return [next(arguments) for is_dynamic in are_dynamic if is_dynamic]
 
-    offset_values, size_values, stride_values = (
-        take(dynamic[:1]),
-        take(dynamic[1 : 1 + rank]),
-        take(dynamic[1 + rank :]),
-    )
+    offset_values = take(dynamic[:1])
+    size_values = take(dynamic[1 : 1 + rank])
+    stride_values = take(dynamic[1 + rank :])
     return memref.reinterpret_cast(
         type_, first, offset_values, size_values, stride_values, [offset], list(type_.shape), list(strides)
     )

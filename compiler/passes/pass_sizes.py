@@ -18,8 +18,8 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 class PassSizes(MlirPass):
     """Replaces each argument whose type has `?` dims by a memref of rank 0, the base pointer of the buffer.
 
-    The function rebuilds the buffer from it, in row-major layout. The sizes are in an attribute of the argument, as
-    expressions of the function's symbols, whose values are arguments too.
+    The function rebuilds the buffer from the pointer, in row-major layout. An attribute of the argument has the sizes,
+    as expressions of the function's symbols; the values of the symbols are arguments too.
     """
 
     name: ClassVar[str] = "pass-sizes"

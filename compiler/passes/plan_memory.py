@@ -43,10 +43,10 @@ class PlanMemory(MlirPass):
     """Adds the arena as the last argument of functions, which pass a part of it to each callee that needs memory.
 
     The entry's result buffers serve as scratch memory until their results are written. A large result of a backward
-    graph may be written to a tensor that the forward graph saved, after its last use: the runtime decides whether it
-    is, so that the tensor may be in use elsewhere. A task gets one part of the arena per thread.
-    A public function other than the entry allocates its arena itself, since its callers do not pass one. Without
-    `arena`, each buffer is freed after its last use. Without the pass, buffers are never freed.
+    graph may be written to a tensor that the forward graph saved, after the last use of this tensor. The runtime
+    decides this in each call, since the tensor may be in use elsewhere. A task gets one part of the arena per thread. A
+    public function other than the entry allocates its arena itself, since its callers do not pass one. Without `arena`,
+    each buffer is freed after its last use. Without the pass, buffers are never freed.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -86,8 +86,8 @@ def _free_dynamic_buffers(function: ir.Operation, name: str, context: PassContex
 # ---- buffers and their live ranges -----------------------------------------------------------------------------------
 
 
-# A time in a call of a function, by which ops are in the order in which they run: for each enclosing block, its number
-# in the enclosing op, and the position in it.
+# A time in a call of a function; comparison gives the order in which ops run. It has, from the outermost block to the
+# innermost: the number of the block in its op (none for the function's body), and a position in the block.
 _Time = tuple[float, ...]
 
 
@@ -102,7 +102,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """An allocation, the ops that free it, and its use, which is that of one iteration of the loops around it."""
+    """An allocation, the ops that free it, and its use in one iteration of the loops around it."""
 
     op: Any
     frees: tuple[Any, ...]
@@ -229,13 +229,15 @@ class _ArenaPlanner:
         spans, result_spans, saved_spans = _spans_of(
             [*(buffer.use for buffer in buffers), *call_uses], [use for _, use in results], [use for _, use in saved]
         )
-        lent = _places_in_saved(result_spans, saved_spans)
-        shared = {number: _shared_bytes(result_spans[number], slot, saved_spans) for number, slot in lent.items()}
+        saved_slots = _places_in_saved(result_spans, saved_spans)
+        shared = {
+            number: _shared_bytes(result_spans[number], slot, saved_spans) for number, slot in saved_slots.items()
+        }
         slots, size, kept = _place_scratch(spans, result_spans, shared)
         used_results = sorted({slot.buffer for slot in slots if slot.buffer is not None})
-        lent = {number: slot for number, slot in lent.items() if number in kept}
-        if lent:
-            self._mark_places_in_saved(function, results, saved, lent)
+        saved_slots = {number: slot for number, slot in saved_slots.items() if number in kept}
+        if saved_slots:
+            self._mark_places_in_saved(function, results, saved, saved_slots)
         if not spans:
             return
         if name in self.recursive:
@@ -245,20 +247,20 @@ class _ArenaPlanner:
 
     def _mark_places_in_saved(
         self, function: ir.Operation, results: Sequence[_ArgumentUse], saved: Sequence[_ArgumentUse],
-        lent: Mapping[int, ArenaSlot],
+        saved_slots: Mapping[int, ArenaSlot],
     ) -> None:  # fmt: skip
-        """Marks the results numbered in `lent` with their places in saved tensors."""
+        """Marks results with their places in saved tensors, which `saved_slots` has by number of the result."""
         attributes = _argument_attributes(function)
-        for number, slot in lent.items():
+        for number, slot in saved_slots.items():
             assert slot.buffer is not None
             source = ir.DictAttr(attributes[saved[slot.buffer][0].arg_number])[SOURCE_ATTRIBUTE]
             position = results[number][0].arg_number
-            own = {each.name: each.attr for each in ir.DictAttr(attributes[position])}
+            old_attributes = {named.name: named.attr for named in ir.DictAttr(attributes[position])}
             place = memory_attribute(int(ir.IntegerAttr(source).value), slot.offset)
-            attributes[position] = ir.DictAttr.get(own | place)
+            attributes[position] = ir.DictAttr.get(old_attributes | place)
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
-        total = sum(results[number][1].size for number in lent)
-        text = f"{len(lent)} result{'s' * (len(lent) != 1)}, {total} bytes, in the memory of saved tensors"
+        total, count = sum(results[number][1].size for number in saved_slots), len(saved_slots)
+        text = f"{count} result{'s' * (count != 1)}, {total} bytes, in the memory of saved tensors"
         self.context.remark(PlanMemory.name, function.location, text)
 
     def _place_buffers(
@@ -336,23 +338,24 @@ def _place_scratch(
 ) -> tuple[list[ArenaSlot], int, set[int]]:
     """Returns the places of scratch buffers in the arena and in results, and the size of the arena.
 
-    `shared` has by number of a result how many of its first bytes may be memory of a saved tensor, which may be in use
-    until the result is written. The last value returned is the numbers of results for which this holds. The others
-    hold scratch buffers in all of their bytes, because that saves more memory.
+    `shared` has, by number of a result, how many of its first bytes may be memory of a saved tensor. These bytes hold
+    no scratch buffers, since the tensor is in use until the result is written. Also returns the numbers of the results
+    in `shared` that stay in saved tensors. The others hold scratch buffers in all of their bytes, which saves more
+    memory.
     """
     slots, size = place_spans(spans, results)
-    lost = {slot.buffer for slot in slots if slot.buffer in shared}
-    if not lost:
+    results_with_both = {slot.buffer for slot in slots if slot.buffer in shared}
+    if not results_with_both:
         return slots, size, set(shared)
-    rests = [Span(span.size - shared.get(number, 0), span.first, span.last) for number, span in enumerate(results)]
-    rest_slots, rest_size = place_spans(spans, rests)
-    if rest_size > size + sum(shared[number] for number in lost if number is not None):
-        return slots, size, shared.keys() - lost
+    unshared = [Span(span.size - shared.get(number, 0), span.first, span.last) for number, span in enumerate(results)]
+    unshared_slots, unshared_size = place_spans(spans, unshared)
+    if unshared_size > size + sum(shared[number] for number in results_with_both if number is not None):
+        return slots, size, shared.keys() - results_with_both
     moved = [
         slot if slot.buffer is None else ArenaSlot(slot.offset + shared.get(slot.buffer, 0), slot.buffer)
-        for slot in rest_slots
+        for slot in unshared_slots
     ]
-    return moved, rest_size, set(shared)
+    return moved, unshared_size, set(shared)
 
 
 def _result_uses(function: ir.Operation, clock: _Clock) -> list[_ArgumentUse]:

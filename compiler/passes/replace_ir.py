@@ -43,7 +43,8 @@ class ReplaceIr(MlirPass):
             located = edited.get_asm(enable_debug_info=True, assume_verified=True)
             with_nodes = ir.Module.parse(_LOCATION.sub(lambda match: _location(sets, int(match[1])), located)).operation
         except (ir.MLIRError, ValueError) as error:
-            raise PassError(parse_problem(error)[2]) from error
+            _, _, message = parse_problem(error)
+            raise PassError(message) from error
         replace_contents(root, with_nodes)
 
 
@@ -64,7 +65,7 @@ def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> li
 
 
 def _location(sets: Sequence[int], line: int) -> str:
-    """Returns the MLIR location of line `line` (from 1), as the number of its set of nodes."""
+    """Returns the text of the MLIR location that stands for the nodes of line `line` (from 1); `sets` is by line."""
     number = sets[line - 1] if 0 < line <= len(sets) else 0
     return f'loc("{FILE}":{number}:0)'
 

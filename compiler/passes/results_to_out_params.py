@@ -90,11 +90,11 @@ def _extend_argument_attributes(function: ir.Operation, inputs: int, numbers: Se
     empty = ir.DictAttr.get({})
     attributes = result_attributes(function)
     sizes = ({SIZES: attributes[number]} if len(attributes[number]) else {} for number in numbers)
-    results = [ir.DictAttr.get({OUT_PARAMETER: ir.UnitAttr.get(), **shape}) for shape in sizes]
-    old = (
-        list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
-    )
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *results])
+    new = [ir.DictAttr.get({OUT_PARAMETER: ir.UnitAttr.get(), **size}) for size in sizes]
+    old = [empty] * inputs
+    if "arg_attrs" in function.attributes:
+        old = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *new])
     if "res_attrs" in function.attributes:
         del function.attributes["res_attrs"]
 

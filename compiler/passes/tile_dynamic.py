@@ -41,13 +41,13 @@ _BLOCK_ROWS = (128, 32, 8)
 # take 48 KiB, and larger ones are padded more.
 _TILE_SIZE = 64
 
-_Size = TypeVar("_Size", int, Index)  # a static size; or one that is static or dynamic
+_Size = TypeVar("_Size", int, Index)  # `int` where all sizes are static, otherwise `Index`
 
 
 @register
 @dataclass(frozen=True)
 class TileDynamic(MlirPass):
-    """Tiles ops: contractions with one dynamic size on views of their operands, those with more on copies of tiles."""
+    """Tiles ops on views of their operands; contractions with several dynamic sizes on copies of tiles."""
 
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
@@ -65,7 +65,7 @@ class TileDynamic(MlirPass):
         while pending:
             op = pending.pop(0)
             with ir.InsertionPoint(op), op.location:
-                marker = constant(0).owner.operation
+                marker = constant(0).owner.operation  # is before all ops that `_tile_op` emits
                 try:
                     new_ops, text = _tile_op(op)
                 except UnsupportedError as reason:
@@ -177,7 +177,10 @@ class _PlainTiling(_Tiling):
         return [], f"loops around tiles of {shape}"
 
     def _choose_vector_loop(self, untiled: list[bool]) -> int | None:
-        """Returns the loop to process in vectors; `None` if a tile has enough elements, or no loop is suitable."""
+        """Returns the number of the loop to process in vectors, or `None`.
+
+        No loop is processed in vectors if a tile has enough elements anyway, or if no loop is suitable.
+        """
         elements = 1
         for loop, is_untiled in zip(self.loops, untiled, strict=True):
             elements *= loop.size if is_untiled and loop.size is not None else 1
@@ -187,7 +190,7 @@ class _PlainTiling(_Tiling):
         return max(suitable, key=lambda i: (self._count_contiguous(i), i), default=None)
 
     def _count_contiguous(self, loop: int) -> int:
-        """Returns the number of operands that are contiguous along `loop`."""
+        """Returns the number of operands that are contiguous along loop number `loop`."""
         uses = self.loops[loop].uses
         return sum(dim == len(self.buffers[number].type.shape) - 1 for number, dim in uses)
 
@@ -227,7 +230,7 @@ class _ContractionTiling(_Tiling):
         return new_ops, "rows in blocks" if self._is_blocked_by_rows(blocked) else "tiles in separate buffers"
 
     def _operands_of(self, loop: int) -> set[int]:
-        """Returns the numbers of the operands that `loop` indexes."""
+        """Returns the numbers of the operands that loop number `loop` indexes."""
         return {number for number, _ in self.loops[loop].uses}
 
     def _is_blocked_by_rows(self, blocked: list[int]) -> bool:

@@ -31,7 +31,7 @@ _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 class WriteInPlace(MlirPass):
     """Merges the buffers of an operand and a result: the op reads each element before it writes that element.
 
-    Also merges those of a call, if the function reads the operand for the last time before it writes the result.
+    Also merges the buffers of a call, if the function reads the operand for the last time before it writes the result.
     """
 
     name: ClassVar[str] = "write-in-place"
@@ -60,10 +60,11 @@ def share_buffer(op: ir.Operation, candidates: Iterable[tuple[ir.Value, ir.Value
 
     Returns `False` if no pair may.
     """
-    pair = next((pair for pair in candidates if _may_share_buffer(op, *pair)), None)
-    if pair is not None:
-        _merge(*map(root_of, pair))
-    return pair is not None
+    for operand, result in candidates:
+        if _may_share_buffer(op, operand, result):
+            _merge(root_of(operand), root_of(result))
+            return True
+    return False
 
 
 def is_function(op: ir.Operation) -> bool:

@@ -76,7 +76,8 @@ def subrange(flat: ir.Value, offset: ir.Value, size: int) -> ir.Value:
 def flat_type(type_: ir.Type) -> ir.Type:
     """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)
-    strided = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
+    offset = "?" if layout.offset is None else str(layout.offset)
+    strided = "" if layout.offset == 0 else f", strided<[1], offset: {offset}>"
     space = f", {type_.memory_space}" if type_.memory_space is not None else ""
     return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{strided}{space}>")
 
@@ -114,8 +115,9 @@ def loops_of(
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    With `allow_constants`, indices may have a constant term, as that of a reversed dim has; `start_offsets` returns the
-    offsets that follow from them. Raises `UnsupportedError` if an index is not a linear combination of loops.
+    With `allow_constants`, indices may have a constant term, as the index of a reversed dim has; `start_offsets`
+    returns the offsets that follow from such terms. Raises `UnsupportedError` if an index is not a linear combination
+    of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]

@@ -26,8 +26,7 @@ BSource = Literal["direct", "panel", "packed", "dot", "stream"]
 # Vectors of columns in a register block.
 _MAX_VECTORS = 8
 
-# With at most this many rows, the time is that of reading B, which is read at memory bandwidth if it is read as one
-# stream.
+# With at most this many rows, reading B takes most of the time. As one stream, B is read at memory bandwidth.
 _FEW_ROWS = 4
 # Rows of B that are read at the same time. Measured on a Zen 4 with 1, 2, 4, 8 and 16 rows, in memory and in caches:
 # one row takes up to 1.7 times as long, since C is loaded and stored for each row; 16 rows are not faster than 8.
@@ -49,8 +48,8 @@ _MIN_PACKED_A_PER_L2 = 8
 _MIN_INNER_DEPTH = 512
 # The minimum rows of C, some blocks of rows, for which sums of B's columns are computed before the blocks.
 _MIN_ROWS_OF_SHARED_SUMS = 24
-# Half vectors leave fewer lanes without a column. They are used if their estimated time is at most this share of that
-# of whole vectors.
+# Half vectors leave fewer lanes without a column. They are used if their estimated time is less than this share of the
+# time of whole vectors.
 _MAX_SHARE_OF_HALVES = 0.85
 # The next five are estimates without a measurement.
 # The minimum rows of C in an iteration that packs its panel of B. More rows use each copied element more often; fewer
@@ -90,7 +89,7 @@ class GemmBlocking:
     dot: str = ""  # the instruction that multiplies groups of narrow elements, with B in panels; "": multiply-adds
     copies_a: bool = False  # the kernel copies all of A first, with rows contiguous along K
     fixed_point: bool = False  # rows of f32 are converted to bytes, as in `gemm.fixed_point`
-    prefetches: bool = False  # that kernel prefetches B
+    prefetches: bool = False  # the fixed-point kernel prefetches B
     # An instruction that needs the sums of B's columns gets them once per iteration, not once per block of rows.
     shares_column_sums: bool = False
 
@@ -106,7 +105,7 @@ class GemmBlocking:
 
     @property
     def depth_multiple(self) -> int:
-        """Returns the number of which the steps of K in a panel are a multiple."""
+        """Returns the number that divides the steps of K in a panel."""
         if self.instruction and self.instruction.on_tiles:
             return self.instruction.group * TILE_ROW_BYTES // WORD_BYTES
         return self.group
@@ -181,7 +180,7 @@ def choose_gemm_blocking(
 
 
 def _rows_in_l1(contraction: Contraction, lanes: int, target: Target) -> int:
-    """Returns the number of rows of A of which the L1 cache holds a cache line each, beside rows of B.
+    """Returns how many rows of A have a cache line each in the L1 cache, in addition to rows of B.
 
     A block of more rows reads each element of A from L2. Copied rows, and columns of A, are contiguous.
     """
@@ -201,7 +200,7 @@ def _widens_rows(contraction: Contraction, lanes: int) -> bool:
 def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction | None:
     """Returns the fastest instruction of `target` for products of narrow elements, or `None` if none fits.
 
-    Few rows use no such instruction: their time is that of reading B.
+    Few rows use no such instruction, since reading B takes most of their time.
     """
     c = contraction
     if len(c.k) != 1 or c.m.size <= _FEW_ROWS or c.n.size == 0 or c.depth == 0:
@@ -288,12 +287,12 @@ def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: B
     A register block has `rows` x `columns` elements.
     """
     m = contraction.m.size
-    # Iterations of the other loops that threads share.
-    tiles = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
+    # Iterations of the loop over columns and of the outer loops, which threads share too.
+    other_iterations = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
     blocks = ceil_div(m, rows)
     min_rows = ceil_div(_MIN_ITERATION_FLOP, max(1, 2 * contraction.depth * columns))
     min_rows = max(min_rows, _MIN_ROWS_OF_PANEL if b_source == "panel" else 1)
-    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, tiles)), max(1, m // min_rows))
+    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, other_iterations)), max(1, m // min_rows))
     if chunks <= 1:
         return max(1, blocks) * rows
     equal_chunks = [count for count in range(chunks, 2 * chunks) if blocks % count == 0 and m // count >= min_rows]

@@ -197,8 +197,8 @@ class _PackedBeforeLoop:
     def holds(self, loop: ir.Operation, value: ir.Value) -> bool:
         """True if the buffer has the elements of `value` in `loop`: its own loop, or one that directly follows.
 
-        Both are then loops over rows of one contraction, with only computations of bounds between them. They write
-        nothing but its result.
+        A loop that directly follows is over other rows of the same contraction: only computations of bounds are
+        between the two loops, which write nothing but the result of the contraction.
         """
         return self.value == value and (self.loop == loop or _follows(self.loop, loop))
 
@@ -232,7 +232,9 @@ def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> i
         parent = block.owner.operation
         if effects.may_write(root, parent):
             break
-        outermost, block = parent if parent.name == "scf.for" else outermost, parent.block
+        if parent.name == "scf.for":
+            outermost = parent
+        block = parent.block
     return outermost
 
 

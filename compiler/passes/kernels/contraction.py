@@ -57,7 +57,7 @@ def convert_elements(value: ir.Value, element: ir.Type, unsigned: bool = False) 
     type_ = with_element_type(value.type, element)
     widens = element.width > old.width
     if isinstance(element, ir.FloatType) and not isinstance(old, ir.FloatType):
-        # To 32 bits first: that instruction converts vectors.
+        # To 32 bits first: processors convert vectors of these. A zero-extended narrower integer is not negative.
         wide = convert_elements(value, ir.IntegerType.get_signless(32), unsigned)
         return (arith.uitofp if unsigned and old.width >= 32 else arith.sitofp)(type_, wide)
     if isinstance(element, ir.FloatType):
@@ -269,8 +269,8 @@ def split_contraction(contraction: Contraction, boundaries: Sequence[int]) -> Co
 def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Contraction:
     """Returns the contraction with the loop `role` split at the stride `boundary` in C.
 
-    `role` is "m", "n", or the number of an outer loop. The loop is unchanged unless `boundary` is larger than one of
-    its steps and less than all of them.
+    `role` is "m", "n", or the number of an outer loop. The loop is split if `boundary` is more than the stride of one
+    iteration and less than that of all iterations; otherwise it is unchanged.
     """
     loop = contraction.outer[role] if isinstance(role, int) else getattr(contraction, role)
     stride = loop.strides[2]

@@ -47,8 +47,8 @@ def vector_loop(op: StructuredOp, candidates: Sequence[Loop], max_stride: int = 
 def emit_elementwise(e: KernelEmitter, op: StructuredOp, target: Target) -> str:
     """Emits `op`, which has no reductions, at the insertion point and returns a description.
 
-    A stride of two is supported, such as that of the real parts of complex numbers, and inputs that are read from the
-    last to the first element. Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous in all
+    A stride of two is supported, as of the real parts of complex numbers, and so are inputs that are read from the last
+    to the first element. Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous in all
     operands.
     """
     if not op.loops:
@@ -93,8 +93,7 @@ class _Elementwise:
         unrolling = next((count for ops, count in _UNROLLING if len(op.block.operations) <= ops), 1)
         is_long = inner.size >= _MIN_UNROLLED_ITERATIONS * unrolling * lanes
         self.vectors_per_iteration = unrolling if is_long else 1
-        # The numbers of the operands that the body reads.
-        self.read = [number for number in range(len(op.operands)) if op.reads(number)]
+        self.read_operands = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
         """Emits the loops of the op, whose iterations threads share if the work is enough."""
@@ -129,7 +128,7 @@ class _Elementwise:
         ]
         uniform = {
             self.op.arguments[i]: e.load_scalar(self.flats[i], starts[i])
-            for i in self.read
+            for i in self.read_operands
             if not self.inner.strides[i]
         }
 
@@ -171,7 +170,7 @@ class _Elementwise:
         """Emits the body for the vector at `index`; `uniform` has the scalars that are equal in all lanes."""
         op = self.op
         vectors = {}
-        for i in self.read:
+        for i in self.read_operands:
             if self.inner.strides[i]:
                 vectors[op.arguments[i]] = self.e.load_strided(
                     self.flats[i], starts[i], index, self.inner.strides[i], self.lanes, active

@@ -93,7 +93,7 @@ class KernelEmitter:
         return [number, *digits]
 
     def minimum(self, left: Index, right: Index) -> Index:
-        """Returns the smaller index, neither of which is negative, with an op only if one is unknown."""
+        """Returns the smaller of two indices that are not negative, with an op only if one is unknown."""
         if isinstance(left, int) and isinstance(right, int):
             return min(left, right)
         return arith.minui(self.value(left), self.value(right))

@@ -52,8 +52,8 @@ def rounds_types(wide: ir.Type, narrow: ir.Type) -> bool:
 class PairedValues:
     """The vectors of the scalars of a body that is emitted twice, for two vectors of sums.
 
-    `vectors` has those of the first and of the second time. `pairs` has the scalars that the body rounds: both vectors
-    in one, those of the first time in the lower half.
+    `vectors` maps each scalar to its vector, for the first and for the second sums. `pairs` maps each scalar that the
+    body rounds to both vectors in one, with the first in the lower half.
     """
 
     e: KernelEmitter
@@ -61,12 +61,12 @@ class PairedValues:
     pairs: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def round(self, scalar: ir.Value, first: ir.Value, second: ir.Value) -> None:
-        """Rounds the vectors `first` and `second` of f32, and records the result as those of `scalar`."""
+        """Rounds the vectors `first` and `second` of f32, and records the result as the pair of `scalar`."""
         type_ = ir.VectorType.get([2 * PAIRED_LANES], ir.BF16Type.get())
         self.pairs[scalar] = llvm.call_intrinsic(type_, _PAIRED_ROUNDING, [second, first], [], [])
 
     def widened(self, scalar: ir.Value, number: int) -> ir.Value:
-        """Returns the rounded `scalar` of the first (0) or second (1) time as f32: 16 zero bits, then its 16 bits."""
+        """Returns the rounded `scalar` for the first (0) or second (1) sums as f32: 16 zero bits, then its 16 bits."""
         words = as_elements(self.pairs[scalar], ir.IntegerType.get_signless(16))
         first_zero = 2 * PAIRED_LANES  # the number of the first element of the second operand of the shuffle
         mask = [element for lane in range(PAIRED_LANES) for element in (first_zero, number * PAIRED_LANES + lane)]
@@ -303,7 +303,7 @@ def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:
 
 
 class KernelResults:
-    """Emits the initial values and the stores of a kernel's sums; `buffers` are those of `spec.buffers`.
+    """Emits the initial values and stores of a kernel's sums. `buffers` are `spec.buffers`: C, if used, is the last.
 
     Sums are vectors of `lanes` elements of type `element`. With `in_pairs`, `finish_all` rounds two vectors at a time,
     see `PairedValues`.

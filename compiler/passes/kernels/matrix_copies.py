@@ -119,15 +119,15 @@ class PanelCopy:
     def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> None:
         """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
 
-        If these are less than `lanes`, zeros follow them, up to the width.
+        If `count` is less than `lanes`, zeros follow in each row, up to `width`.
         """
         e = self.e
-        width = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
+        stored = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
         start, target_start = e.add(start, e.mul(column, self.column_stride)), e.add(target_start, column)
         columns = [e.load(self.source, e.add(start, i * self.column_stride), self.lanes) for i in range(count)]
         columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         for i, row in enumerate(transposed(columns)):
-            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
+            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), stored)
 
     def _convert(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of the source to elements of the target."""
@@ -212,7 +212,7 @@ def transposed(rows: list[ir.Value]) -> list[ir.Value]:
 
 
 # Rows, and vectors of each row, in a block of A that one iteration copies: enough work, and enough blocks for threads.
-_ROWS, _VECTORS = 32, 8
+_BLOCK_ROWS, _BLOCK_VECTORS = 32, 8
 
 
 def copy_rows(
@@ -222,8 +222,8 @@ def copy_rows(
     """Emits a copy of the flat memref `a`, the operand A of `contraction`, which has one loop over K.
 
     The copy has elements of type `element`, to which `convert` converts scalars and vectors of A. It has `rows` rows
-    for each iteration of the outer loops, of which those that A lacks are zeros. Zeros fill up each row to a `multiple`
-    of elements. Returns the copy, which the caller frees, and the contraction that reads it instead of A.
+    for each iteration of the outer loops; rows that A lacks are zeros. Zeros fill up each row to a `multiple` of
+    elements. Returns the copy, which the caller frees, and the contraction that reads it instead of A.
     """
     c, (k,) = contraction, contraction.k
     outer = [loop for loop in c.outer if loop.used[0]]
@@ -232,7 +232,7 @@ def copy_rows(
     size = math.prod(loop.size for loop in outer) * rows * row_elements
     target = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=CACHE_LINE)
     sizes = [*(loop.size for loop in outer), c.m.size, k.size]
-    blocks = [*(1 for _ in outer), _ROWS, round_up(_VECTORS * lanes, multiple)]
+    blocks = [*(1 for _ in outer), _BLOCK_ROWS, round_up(_BLOCK_VECTORS * lanes, multiple)]
 
     def copy_block(numbers: list[Index], active: list[int]) -> None:
         *outer_numbers, row_block, k_block = numbers
@@ -261,9 +261,9 @@ def _copied(loop: Loop, stride: int) -> Loop:
 
 
 def _fill_rows(
-    e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
+    e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, end: int
 ) -> None:
-    """Stores zeros from offset `first` to `last`, for each iteration of the outer loops; `lanes` divides both."""
+    """Stores zeros from offset `first` up to `end`, for each iteration of the outer loops; `lanes` divides both."""
     zero = e.zero(ir.VectorType.get([lanes], target.type.element_type))
 
     def fill(indices: list[Index]) -> None:
@@ -272,6 +272,6 @@ def _fill_rows(
         def store(offset: Index) -> None:
             e.store(zero, target, offset)
 
-        e.for_each(e.add(start, first), e.add(start, last), lanes, store)
+        e.for_each(e.add(start, first), e.add(start, end), lanes, store)
 
     e.nest([loop.size for loop in outer], fill)

@@ -86,7 +86,9 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
     strides = tuple(loop.strides[_RESULT] for loop in contraction.loops)
     spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
     locations = tuple(neighbour.location for neighbour in absorbed)
-    return FusedNeighbours(contraction, spec, (*absorbed, *([] if fill is None else [fill])), tuple(notes), locations)
+    if fill is not None:
+        absorbed.append(fill)
+    return FusedNeighbours(contraction, spec, tuple(absorbed), tuple(notes), locations)
 
 
 def _extents(contraction: _HasLoops) -> list[SizeAndStride]:

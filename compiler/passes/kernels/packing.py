@@ -18,7 +18,8 @@ from buddy.compiler.support.target import CACHE_LINE
 
 ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
 
-# Windows with more elements are packed one element at a time: their rows would fill the cache, their code be long.
+# Windows with more elements are packed one element at a time: their rows would fill the cache, and their code would be
+# long.
 _MAX_WINDOW = 25
 
 
@@ -26,11 +27,11 @@ _MAX_WINDOW = 25
 class Panels:
     """The packing of B into panels [outer..., panel, k, column].
 
-    `outer`, `n` and `k` have the sizes of the loops over B, and its strides along them. A panel has `columns` columns,
-    which are packed in vectors of `lanes`; columns that B lacks are zeros. With a `group` of more than one, that many
-    elements along K are adjacent: the order is [panel, k / group, column, k % group]. Zeros fill up the depth of a
-    panel to a `multiple`. `element` is the type of the elements of packed weights ("": that of B). Without groups, the
-    elements of a panel may be wider than those of B; integers are extended by zeros if `unsigned`.
+    `outer`, `n` and `k` have (size, stride in B) of the loops over B. A panel has `columns` columns, which are packed
+    in vectors of `lanes`; columns that B lacks are zeros. With a `group` of more than one, that many elements along K
+    are adjacent: the order is [panel, k / group, column, k % group]. Zeros fill up the depth of a panel to a
+    `multiple`. `element` is the type of the elements of packed weights ("": that of B). Without groups, the elements of
+    a panel may be wider than those of B; integers are extended by zeros if `unsigned`.
     """
 
     outer: tuple[SizeAndStride, ...]
@@ -147,7 +148,7 @@ def pack_panel(
 ) -> None:  # fmt: skip
     """Emits the packing of one panel, of which the first `active` columns are copied and the others become zeros.
 
-    `start` is the offset of the first column in the flat `source`, and `target_start` that of step 0 of K in the flat
+    `start` is the offset of the first column in the flat `source`, `target_start` the offset of step 0 of K in the flat
     `target`. Packs all steps of K, or those from `k_range[0]` up to `k_range[1]` of its only loop.
     """
     *outer, (size, stride) = panels.k or ((1, 0),)

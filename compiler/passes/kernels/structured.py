@@ -168,10 +168,10 @@ def _check_vectors(block: ir.Block, allow_loads: bool) -> None:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
-        if name == "memref.load" and not _fits_in_vectors(op.operation.results[0].type):
-            raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
         if name == "memref.load":
-            layout_of(op.operation.operands[0].type)
+            if not _fits_in_vectors(op.operation.results[0].type):
+                raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
+            layout_of(op.operation.operands[0].type)  # raises for dynamic shapes and strides
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index", "memref.load")):
             raise UnsupportedError(f"{name} in its body")
 
@@ -215,11 +215,7 @@ def for_chunk(e: KernelEmitter, number: Index, chunk_size: int, size: int, body:
     upper = e.add(lower, chunk_size)
     if size % chunk_size:
         upper = e.minimum(upper, size)
-
-    def emit_index(index: Index) -> None:
-        body(index)
-
-    e.for_each(lower, upper, 1, emit_index)
+    e.for_each(lower, upper, 1, body)
 
 
 def for_rows(
@@ -311,7 +307,7 @@ class VectorBody:
     def emit(
         self, vectors: dict[ir.Value, ir.Value], position: VectorPosition | None = None
     ) -> dict[ir.Value, ir.Value]:
-        """Emits the body on `vectors`, which has vectors for its arguments; returns those of all values of the body.
+        """Emits the body; `vectors` has the vectors of its arguments. Returns the vectors of all values of the body.
 
         With `position`, the body may read indices and load from memory, and values that are equal in all lanes are
         computed as scalars first.

@@ -96,16 +96,17 @@ class PackedWeights:
     @cached_property
     def entry_bytes(self) -> int:
         """Returns the bytes of all weights that callers pass, without those that the runtime computes from others."""
-        return sum(
-            bytes_of(argument.type)
-            for function in self.functions.values()
-            if function.is_public
-            for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True)
-            if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument)
-        )
+        total = 0
+        for function in self.functions.values():
+            if not function.is_public:
+                continue
+            for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True):
+                if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument):
+                    total += bytes_of(argument.type)
+        return total
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
-        """True if `parameter` is a value that the runtime computes from a weight; its packed form takes its place."""
+        """True if `parameter` is a value that the runtime computes from a weight: its packed form replaces it."""
         name, number = parameter
         function = self.functions[name]
         if function.is_public:
@@ -221,7 +222,7 @@ def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedW
 
 
 def drop_dead_views(value: ir.Value) -> None:
-    """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
+    """Erases the view that defines `value`, and then its source, as long as that is an unused view too."""
     while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not is_used(value):
         owner = value.owner
         value = owner.operands[0]

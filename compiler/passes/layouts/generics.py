@@ -16,8 +16,8 @@ from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_order, rank_of
 
-# An image with at most this many channels is not transposed: vectors are better along its lines, and the transpose
-# takes time.
+# An image with at most this many channels is not transposed: vectors along its lines are fuller than vectors of
+# channels, and the transpose takes time.
 _MAX_UNTRANSPOSED_CHANNELS = 4
 
 
@@ -50,7 +50,7 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Rewrites a convolution to channels last. Its weights keep their layout, since a kernel packs them.
 
     Returns `False` for an op that stays as it is because all of its operands have the original layout: a matrix product
-    that stands alone, or the gradient of a kernel in groups of few channels.
+    that stands alone, or the gradient of weights in groups of few channels.
     """
     roles = _roles(op)
     sums_taps = _sums_taps(op, roles)
@@ -74,9 +74,10 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
 
 
 def _sums_taps(op: ir.Operation, roles: dict[int, _Role]) -> bool:
-    """True for the gradient of a kernel in groups of few channels: few sums, each of many products.
+    """True for the gradient of a convolution's weights in groups of few channels: few sums, each of many products.
 
-    The window of this convolution has a position for each one of the forward result; its own results are taps.
+    The gradient is a convolution too: its window has the size of the forward result, and its results are the taps, the
+    elements of the forward window.
     """
     if _Role.GROUP not in roles.values():
         return False
@@ -86,7 +87,7 @@ def _sums_taps(op: ir.Operation, roles: dict[int, _Role]) -> bool:
         """Returns the number of iterations of the loops with these roles."""
         return prod(size for loop, size in sizes.items() if roles[loop] in counted_roles)
 
-    # Its window is larger than its result, unlike that of a forward convolution of many channels on a small image.
+    # A forward convolution of many channels on a small image has few sums too, but a small window.
     has_large_window = count(_Role.WINDOW) > count(_Role.POSITION)
     has_few_sums = count(_Role.WINDOW, _Role.IN_CHANNEL) > count(_Role.BATCH, _Role.POSITION)
     if not has_large_window or not has_few_sums or count(_Role.OUT_CHANNEL) > MAX_CHANNELS:
@@ -96,6 +97,7 @@ def _sums_taps(op: ir.Operation, roles: dict[int, _Role]) -> bool:
 
 def _last_step(op: ir.Operation, roles: dict[int, _Role]) -> int:
     """Returns by how many elements of the image the last loop over the window advances along a dim: its dilation."""
+    last = max(loop for loop, role in roles.items() if role == _Role.WINDOW)
 
     def step(expression: ir.AffineExpr) -> int:
         """Returns the factor of the loop `last` in an index."""
@@ -107,7 +109,6 @@ def _last_step(op: ir.Operation, roles: dict[int, _Role]) -> int:
             return step(expression.lhs) * expression.rhs.value
         return 0
 
-    last = max(loop for loop, role in roles.items() if role == _Role.WINDOW)
     return max(step(expression) for expression in indexing_maps(op)[0].results)
 
 
@@ -123,14 +124,17 @@ def _loop_sizes(op: ir.Operation, roles: dict[int, _Role]) -> dict[int, int]:
 
 
 def _is_depthwise(op: ir.Operation, roles: dict[int, _Role]) -> bool:
-    """True if the groups of a kernel's gradient have one channel."""
+    """True if the groups of a gradient of weights have one channel.
+
+    In this convolution, the loop over the forward input channels of a group has the role `BATCH`.
+    """
     return all(
         size == 1 for loop, size in _loop_sizes(op, roles).items() if roles[loop] in (_Role.BATCH, _Role.OUT_CHANNEL)
     )
 
 
 def _relayout_tap_sums(op: ir.Operation, roles: dict[int, _Role], layouts: ValueLayouts) -> None:
-    """Rewrites the gradient of a depthwise kernel, which reads both operands in place, to channels last."""
+    """Rewrites the gradient of depthwise weights to channels last. Its kernel reads both operands in place."""
     image, weights, init = op.operands
     loops = _loops_by_role(roles, _TAP_SUMS_ORDER)
     orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
@@ -147,28 +151,30 @@ def _is_lone_product(op: ir.Operation, roles: dict[int, _Role]) -> bool:
     image, weights, result = op.operands
     if _Role.GROUP in roles.values():
         return False
-    image_loops, weight_loops, _ = (_main_loops(map_, roles) for map_ in indexing_maps(op))
-    window = (size for size, loop in zip(weights.type.shape, weight_loops, strict=True) if roles[loop] == _Role.WINDOW)
-    positions = [
-        [value.type.shape[dim] for dim, loop in enumerate(loops) if roles[loop] == _Role.POSITION]
-        for value, loops in ((image, image_loops), (result, _main_loops(indexing_maps(op)[2], roles)))
-    ]
-    is_product = prod(window) == 1 and positions[0] == positions[1]
+    image_loops, weight_loops, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+
+    def sizes(value: ir.Value, loops: Sequence[int], role: _Role) -> list[int]:
+        """Returns the sizes of the dims of `value` whose loops, in `loops`, have `role`."""
+        return [size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] == role]
+
+    has_window = prod(sizes(weights, weight_loops, _Role.WINDOW)) != 1
+    image_positions = sizes(image, image_loops, _Role.POSITION)
+    is_product = not has_window and image_positions == sizes(result, result_loops, _Role.POSITION)
     return is_product and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
 
 
 def _is_lone_grouped(op: ir.Operation, roles: dict[int, _Role]) -> bool:
     """True for a convolution in groups of several channels whose image and result would be transposed for it alone.
 
-    The channels of a group are then a tensor of their own, which is small enough for the caches: kernel and transposes
-    read whole cache lines of it.
+    The channels of a group are then a separate tensor that is small enough for the caches, and the kernel and the
+    transposes read whole cache lines of it.
     """
-    image, _, result = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+    image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     channels = [
-        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in channel_roles)
-        for value, loops, channel_roles in (
-            (op.operands[0], image, (_Role.IN_CHANNEL,)),
-            (op.operands[2], result, (_Role.OUT_CHANNEL,)),
+        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] == role)
+        for value, loops, role in (
+            (op.operands[0], image_loops, _Role.IN_CHANNEL),
+            (op.operands[2], result_loops, _Role.OUT_CHANNEL),
         )
     ]
     is_grouped = _Role.GROUP in roles.values() and min(channels) > 1
@@ -244,10 +250,12 @@ def relayout_generic(op: ir.Operation, layouts: ValueLayouts) -> None:
     The loops get the order of that operand's dims; operands whose dims are in another order are transposed.
     """
     maps, operands = indexing_maps(op), list(op.operands)
-    number = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.is_permuted(operands[i])))
-    largest = layouts.order_of(operands[number])
-    loops = _loop_order(op, [maps[number].results[dim] for dim in largest])
-    orders = [_operand_order(map_, value, loops, largest, layouts) for map_, value in zip(maps, operands, strict=True)]
+    largest = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.is_permuted(operands[i])))
+    largest_order = layouts.order_of(operands[largest])
+    loops = _loop_order(op, [maps[largest].results[dim] for dim in largest_order])
+    orders = [
+        _operand_order(map_, value, loops, largest_order, layouts) for map_, value in zip(maps, operands, strict=True)
+    ]
     operands = [layouts.in_order(value, order) for value, order in zip(operands, orders, strict=True)]
     _rewrite(op, layouts, operands, loops)
 
@@ -266,16 +274,16 @@ def _loop_order(op: ir.Operation, indices: Sequence[ir.AffineExpr]) -> list[int]
 
 
 def _operand_order(
-    map_: ir.AffineMap, value: ir.Value, loops: Sequence[int], largest: Order, layouts: ValueLayouts
+    map_: ir.AffineMap, value: ir.Value, loops: Sequence[int], largest_order: Order, layouts: ValueLayouts
 ) -> Order:
     """Returns a layout of `value` in which its dims are in the order of `loops`.
 
-    Prefers the layout that `value` has, then that of the largest operand.
+    Prefers the layout that `value` has, then `largest_order`, the layout of the largest operand.
     """
     current = layouts.order_of(value)
     positions = [min((loops.index(loop) for loop in _loops_in(e)), default=-1) for e in map_.results]
     varying = {dim for dim, size in zip(current, value.type.shape, strict=True) if size != 1 and positions[dim] >= 0}
-    for order in (current, largest):
+    for order in (current, largest_order):
         order_positions = [positions[dim] for dim in order if dim in varying]
         if len(order) == len(current) and order_positions == sorted(order_positions):
             return order
@@ -326,8 +334,8 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
 class FunctionSignatures:
     """The functions of a module, and the layouts of the arguments and results of those whose signature has changed.
 
-    `orders` has these layouts by the function's name; `None` stands for an unchanged argument. The signatures of
-    recursive functions, and of functions that are called in the body of an op, do not change.
+    `orders` has the layouts of (arguments, results) by the function's name; `None` stands for an unchanged argument.
+    The signatures of recursive functions, and of functions that are called in the body of an op, do not change.
     """
 
     module: Any

@@ -25,10 +25,10 @@ def rank_of(value: ir.Value) -> int:
 class ValueLayouts:
     """The layouts of the values of one function.
 
-    `tracked` has the layouts of the results of convolutions and of ops that depend on them, even of those in the
-    original layout: a transpose of such a value changes its layout and copies nothing. The type of a value has its dims
-    in the order of its layout. All other values have the original layout. `on_transpose` is called with each value
-    that is transposed by a new op, and its new layout.
+    `tracked` has the layout of each value that depends on a convolution, even if this is the original layout: a
+    transpose of such a value changes its layout and copies nothing. The type of a value has its dims in the order of
+    its layout. All other values have the original layout. `on_transpose` is called with each value that a new op
+    transposes, and its new layout.
     """
 
     on_transpose: Callable[[Any, Order], None]
@@ -83,7 +83,7 @@ class ValueLayouts:
 
 
 def _recreate(value: ir.Value, shape: Sequence[int]) -> ir.Value | None:
-    """Emits the tensor `value` again in another shape, if all of its elements are equal or undefined; or `None`."""
+    """Emits a tensor like `value` in another shape, if all elements are equal or undefined; else returns `None`."""
     producer = value.owner.name if isinstance(value, ir.OpResult) else ""
     if producer not in ("tensor.empty", "linalg.fill"):
         return None

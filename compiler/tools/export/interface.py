@@ -129,6 +129,8 @@ def reserved_words() -> frozenset[str]:
 
 
 _C_NAME = re.compile(r"[a-z]\w*", re.ASCII)
+# The characters of a name, and those that `c_name` takes from a text: it may add `program_` and `_program`.
+_MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 64, 48
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class ExportTensor:
 
     @property
     def empty(self) -> bool:
-        """Whether the tensor is empty in every call; such tensors are not passed."""
+        """True if the tensor is empty in every call; such tensors are not passed."""
         return 0 in self.shape
 
 
@@ -161,7 +163,7 @@ class ExportArgument:
 
 @dataclass(frozen=True)
 class SizeSource:
-    """The source of symbolic size `name`: dim `dim` of input number `input`; scalar argument `dim` if that is -1."""
+    """The source of symbolic size `name`: dim `dim` of input `input`, or scalar argument `dim` if `input` is -1."""
 
     name: str
     input: int
@@ -173,7 +175,7 @@ class ProgramInterface:
     """The interface of a program.
 
     `sources` are the numbers of the graph's placeholders: first those of `inputs`, then those of `weights`.
-    `rejections` are the symbols that compiled code calls for values that eager rejects, with the error messages.
+    `rejections` has (symbol, error message) of each function that compiled code calls if eager would reject a value.
     `entry` is the symbol of the compiled function, `arena` the bytes of scratch memory that it needs.
     """
 
@@ -191,14 +193,14 @@ class ProgramInterface:
 
     @property
     def packs(self) -> tuple[str, ...]:
-        """The packing functions of the arguments, in order; arguments may share one."""
+        """Returns the packing functions of the arguments, in order; arguments may share one."""
         return tuple(argument.pack for argument in self.arguments if argument.pack)
 
     @property
     def arity(self) -> int:
-        """The number of pointers and sizes that the entry takes."""
-        passed = sum(not output.empty for output in self.outputs)
-        return len(self.arguments) + len(self.sizes) + passed + bool(self.arena)
+        """Returns the number of pointers and sizes that the entry takes."""
+        passed_outputs = sum(not output.empty for output in self.outputs)
+        return len(self.arguments) + len(self.sizes) + passed_outputs + bool(self.arena)
 
 
 def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> ProgramInterface:
@@ -236,14 +238,14 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 
 def check_name(name: str) -> None:
     """Raises `ExportError` if `name` is not usable for functions and files in C and C++."""
-    if not _C_NAME.fullmatch(name) or name in reserved_words() or len(name) > 64:
+    if not _C_NAME.fullmatch(name) or name in reserved_words() or len(name) > _MAX_NAME_LENGTH:
         todo = "choose a name of lower-case letters, digits and _ that C and its library do not use (--name)"
         raise ExportError(f"{name!r} is not a valid name for C functions", "the export", todo)
 
 
 def c_name(text: str) -> str:
     """Returns a valid C name made from any text."""
-    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:_MAX_TEXT_LENGTH]
     name = name if name[:1].isalpha() else f"program_{name}".rstrip("_")
     return f"{name}_program" if name in reserved_words() else name
 

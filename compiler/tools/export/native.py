@@ -34,7 +34,7 @@ class NativeProgram:
         self._names = external_names(interface)
         context = new_context()
         module = parse_module(text, machine, context)
-        packs = dict.fromkeys(interface.packs, 2)  # with their numbers of parameters
+        packs = dict.fromkeys(interface.packs, 2)  # with their number of parameters: weights, packed weights
         _check_imports(module, {FORK, *dict(interface.rejections)})
         for function in module.functions:
             if not function.is_declaration:
@@ -52,12 +52,12 @@ class NativeProgram:
 
     @property
     def llvm_ir(self) -> str:
-        """The LLVM IR before LLVM's own passes, as llvmlite's LLVM prints it."""
+        """Returns the LLVM IR before LLVM's own passes, as llvmlite's LLVM prints it."""
         return self._text
 
     @property
     def uses_tiles(self) -> bool:
-        """Whether the code uses the tile registers of AMX, for which a process has to ask Linux."""
+        """True if the code uses the tile registers of AMX, for which a process has to ask Linux."""
         return "@llvm.x86.tile" in self._text
 
     def assembly(self) -> str:
@@ -88,6 +88,7 @@ def external_names(interface: ProgramInterface) -> dict[str, str]:
 
 
 def _rename(module: ModuleRef, old: str, new: str) -> None:
+    """Renames the function `old` if the module has it: not every program calls `NAME_fork`."""
     try:
         module.get_function(old).name = new
     except NameError:

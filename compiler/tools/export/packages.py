@@ -46,6 +46,7 @@ def make_archive(members: Mapping[str, bytes]) -> bytes:
     """
     names = b"".join(f"{name}/\n".encode() for name in members)
     symbols = {name: _defined_symbols(data) for name, data in members.items()}
+    # The number of symbols in 4 bytes; for each symbol, the offset of its member in 4 bytes, and its name with NUL.
     index_bytes = 4 + sum(4 + len(symbol) + 1 for defined in symbols.values() for symbol in defined)
     # The sizes of members are rounded up to even numbers.
     body_offset = len(_ARCHIVE_MAGIC)
@@ -55,7 +56,7 @@ def make_archive(members: Mapping[str, bytes]) -> bytes:
     for name, data in members.items():
         offsets[name] = body_offset + len(body)
         body += _member(f"/{name_offset}", data, mode=b"644")
-        name_offset += len(name.encode()) + 2
+        name_offset += len(f"{name}/\n".encode())
     entries = [(offsets[name], symbol) for name, defined in symbols.items() for symbol in defined]
     index = len(entries).to_bytes(4, "big") + b"".join(offset.to_bytes(4, "big") for offset, _ in entries)
     index += b"".join(symbol.encode() + b"\0" for _, symbol in entries)

@@ -87,6 +87,7 @@ def export(
     _check_kinds(order.kinds)
     with scratch_folder(EXPORT, folder.parent) as scratch:
         writer = _Writer(program, order, interface, machine, Path(scratch), on_progress)
+        # Before the long work; and after it, with the files of plug-ins, whose names are known only then.
         _check_overwriting(folder, writer.file_names(), order.force)
         with torch.no_grad():
             plugin_files = list(_write_by_plugins(program, order, Path(scratch), writer.file_names()))
@@ -246,7 +247,7 @@ class _Writer:
 
     @property
     def _code_file(self) -> str:
-        """The name of the file of compiled code from which the user can build the program, "" if none is written."""
+        """Returns the name of the file of compiled code that the user can build the program from; "" without one."""
         if "object" in self._kinds:
             return f"{self._name}.o"
         return f"{self._name}.s" if "asm" in self._kinds else ""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from importlib import resources
 
+from buddy.compiler.codegen.llvm_ir import trampoline_name
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.graph.sizes import evaluate, parse_size
 from buddy.compiler.tools.export.interface import ElementType, ExportTensor, ProgramInterface
@@ -56,7 +57,7 @@ def header_source(interface: ProgramInterface, origin: str, machine: Machine) ->
 def loader_tables(interface: ProgramInterface) -> str:
     """Returns the loader's tables of inputs, outputs, weights, arguments and sizes for this program, in C."""
     names, sizes = external_names(interface), _SizeExpressions(interface)
-    pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
+    pack_of = {pack: names[trampoline_name(pack)] for pack in interface.packs}
     ask_functions = [(names[symbol], text) for symbol, text in interface.rejections]
     counts = {
         "INPUTS": len(interface.inputs), "OUTPUTS": len(interface.outputs), "WEIGHTS": len(interface.weights),
@@ -136,10 +137,11 @@ def _static_shape(weight: ExportTensor) -> list[int]:
 
 def _type_initializer(element: ElementType, shape: Sequence[int]) -> str:
     """Returns the part of a C initializer that `struct weight` and `NAME_tensor` share: dtype, bytes, rank, shape."""
-    return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_sizes(shape)}"
+    return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_size_array(shape)}"
 
 
-def _sizes(shape: Sequence[int]) -> str:
+def _size_array(shape: Sequence[int]) -> str:
+    """Returns an array of sizes as a C expression; `NULL` without dims."""
     return f"(const int64_t[]){{{', '.join(map(str, shape))}}}" if shape else "NULL"
 
 

@@ -1,8 +1,8 @@
 """Adds the pass that counts time to a recipe, attributes the time of regions to nodes, and computes their minimum work.
 
-The minimum work of a node are its operations, and the bytes that it reads and writes, from its shapes. A multiply-add
-counts as two operations, each elementwise function as one, even `exp`. So a node with few operations may still be
-compute-bound. Data movement counts as none. The operations of ops that are not in the table are unknown.
+The minimum work of a node is its operations, and the bytes that it reads and writes, both computed from shapes. A
+multiply-add counts as two operations, each elementwise function as one, even `exp`: a node with few operations may
+still be compute-bound. Data movement counts as none. The operations of ops that are not in the table are unknown.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _convolution_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
     It has a multiply-add per element of one filter for each element of the result (if transposed, of the input).
     """
     image, kernel = shape(node.args[0]), shape(node.args[1])
-    positions = image if node.args[6] else shape(node)
-    bias = prod(shape(node)) if isinstance(node.args[2], Op) else 0
-    return 2.0 * prod(positions) * prod(kernel[1:]) + bias
+    has_bias, is_transposed = isinstance(node.args[2], Op), node.args[6]
+    positions = image if is_transposed else shape(node)
+    return 2.0 * prod(positions) * prod(kernel[1:]) + (prod(shape(node)) if has_bias else 0)
 
 
 def _convolution_backward_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
@@ -66,10 +66,10 @@ def _convolution_backward_operations(node: Op, shape: Callable[[Op], Sizes]) -> 
     The gradients of input and kernel cost as much as the convolution each, that of the bias costs a sum.
     """
     gradient, image, kernel = (shape(arg) for arg in node.args[:3])
-    positions = image if node.args[7] else gradient
-    output_mask = node.args[10]
-    products = bool(output_mask[0]) + bool(output_mask[1])
-    return 2.0 * prod(positions) * prod(kernel[1:]) * products + prod(gradient) * bool(output_mask[2])
+    is_transposed = node.args[7]
+    positions = image if is_transposed else gradient
+    for_input, for_kernel, for_bias = (bool(node.args[10][i]) for i in range(3))  # the output mask
+    return 2.0 * prod(positions) * prod(kernel[1:]) * (for_input + for_kernel) + prod(gradient) * for_bias
 
 
 def _attention_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
@@ -99,11 +99,12 @@ def _first_tensor(node: Op) -> Op:
 
 def _pool_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
     """Returns the operations of a pool: one per element of each window, with a window per element of the result."""
-    size = node.args[1]
-    dims = len(shape(_first_tensor(node))) - 2
-    sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
+    spatial_dims = len(shape(_first_tensor(node))) - 2
+    window = [node.args[1]] if isinstance(node.args[1], int) else list(node.args[1])
+    if len(window) == 1:
+        window *= spatial_dims
     result = next(meta for meta in node.metas if meta is not None)
-    return float(prod(result.shape) * prod(sizes))
+    return float(prod(result.shape) * prod(window))
 
 
 # Op classes with the same count.
@@ -125,6 +126,7 @@ _REDUCTIONS = (
 _OPERATION_COUNTS: dict[str, Callable[[Op, Callable[[Op], Sizes]], float]] = {
     **dict.fromkeys(("MatmulOp", "IntMatmulOp", "AddMMOp", "BatchMatmulOp", "BaddbmmOp", "TransposeMatmulFusedOp",
                      "MatVecOp", "AddMatVecOp"), _matrix_operations),
+    # Its operands are: left, right, addend.
     "TransposeAddMMFusedOp": lambda node, shape: (2.0 * shape(node.args[0])[-1] + 1) * prod(shape(node)),
     "AddBatchMatmulOp": _batch_sum_operations,
     "DotOp": _per_input_element(2),
@@ -139,6 +141,7 @@ _OPERATION_COUNTS: dict[str, Callable[[Op, Callable[[Op], Sizes]], float]] = {
     "VectorNormOp": _per_input_element(2),
     **dict.fromkeys(("MaxPool2dOp", "MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "AvgPool2dOp", "AvgPool3dOp"),
                     _pool_operations),
+    # One for each element of the source, operand 3.
     **dict.fromkeys(("ScatterAddOp", "ScatterReduceOp", "IndexReduceOp"),
                     lambda node, shape: float(prod(shape(node.args[3])))),
 }  # fmt: skip
@@ -186,7 +189,7 @@ class Traffic:
         """Returns the minimum traffic in bytes of code that computes these nodes together; `None` if a size is unknown.
 
         Each tensor that the code reads from outside counts once, and each result that is used outside; fused
-        intermediates do not count. A view counts as much as its base if that is smaller.
+        intermediates do not count. A view counts as much as its base if the base is smaller.
         """
         inside = {self._nodes[name] for name in stable_names if name in self._nodes}
         read = {parent for op in inside for parent in op.parents if parent not in inside}
@@ -198,9 +201,9 @@ class Traffic:
 
     def _bytes(self, node: Op) -> int:
         metas = [meta for meta in node.metas if meta is not None]
-        own = sum(prod(_sizes(meta, self._symbols)) * meta.dtype.bytes for meta in metas)
+        own_bytes = sum(prod(_sizes(meta, self._symbols)) * meta.dtype.bytes for meta in metas)
         is_view = node.op_type in (OpType.ReshapeType, OpType.BroadcastType) and node.parents
-        return min(own, self._bytes(node.parents[0])) if is_view else own
+        return min(own_bytes, self._bytes(node.parents[0])) if is_view else own_bytes
 
 
 # ---- times of nodes --------------------------------------------------------------------------------------------------

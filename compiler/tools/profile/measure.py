@@ -16,7 +16,7 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, summarize_times, time_call, torch_threads
 from buddy.compiler.runtime.torch_values import bind_symbols, fingerprints
 from buddy.compiler.support.timing import CycleCounter, LoadMeter, TickRate, cycle_counter, make_counter_reader
-from buddy.compiler.tools.profile.attribution import attribute_time
+from buddy.compiler.tools.profile.attribution import Attribution, attribute_time
 from buddy.compiler.tools.profile.sampling import CodeRange, sample_instructions
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def profile(
     """Links `plain` and `counted`, artifacts of one graph without and with counters, and runs them interleaved.
 
     The inputs are the captured ones. The time of a region is the mean over the faster half of the runs with counters:
-    medians of regions would not add up to the median of the run. Raises `RuntimeError` if this machine has no supported
-    counter.
+    medians of regions would not add up to the median of the run. `graph` is the number of the graph in the report.
+    Raises `RuntimeError` if this machine has no supported counter.
     """
     on_progress = on_progress or (lambda _text, _done: None)
     counter_info = cycle_counter()
@@ -51,39 +51,36 @@ def profile(
         raise RuntimeError(_NO_COUNTER)
     with torch_threads(threads), torch.no_grad():
         on_progress("loading the compiled code", 0.0)
-        pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
-        has_equal_results = _have_equal_results(captured, *pair)
+        plain_program = LoadedProgram(plain, frozen=True, with_addresses=True)
+        counted_program = LoadedProgram(counted, frozen=True)
+        has_equal_results = _have_equal_results(captured, plain_program, counted_program)
         tick_rate = TickRate(make_counter_reader(counter_info))
         meter = LoadMeter()
-        seconds, ticks = _run_interleaved(captured, *pair, repeats, on_progress)
+        seconds, ticks = _run_interleaved(captured, plain_program, counted_program, repeats, on_progress)
         load = meter.load()
         per_second = tick_rate.per_second()
         on_progress("sampling", 1.0)
-        sampling = _sample(captured, pair[0], repeats)
-    plain_seconds, counted_run_seconds = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
-    fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
-    regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
-    symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
-    attribution = attribute_time(captured.graph, counted.regions, regions, symbols)
-    used_threads = 1 if pair[0].threads != plain.threads else threads
-    times = [summarize_times(column, used_threads) for column in zip(*seconds, strict=True)]
+        sampling = _sample(captured, plain_program, repeats)
+    plain_runs, counted_runs = zip(*seconds, strict=True)
+    plain_seconds, counted_seconds = (_mean(runs, _faster_half(runs)) for runs in (plain_runs, counted_runs))
+    attribution = _attribute(captured, counted, counted_runs, ticks, per_second)
+    # A program for several threads runs on one if the process has no OpenMP runtime.
+    used_threads = 1 if plain_program.threads != plain.threads else threads
     return ProfileReport(
         graph,
         attribution.nodes,
         attribution.regions,
-        times[0],
-        times[1],
-        overhead=counted_run_seconds / plain_seconds - 1,
-        whole=counted_run_seconds,
+        summarize_times(plain_runs, used_threads),
+        summarize_times(counted_runs, used_threads),
+        overhead=counted_seconds / plain_seconds - 1,
+        whole=counted_seconds,
         inside=attribution.inside,
         outside=attribution.outside,
         counter=counter_info.name,
         ticks_per_second=per_second,
         same=has_equal_results,
         sampling=sampling,
-        notes=tuple(
-            _notes(counter_info, has_equal_results, attribution.inside + attribution.outside, counted_run_seconds)
-        ),
+        notes=tuple(_notes(counter_info, has_equal_results, attribution.inside + attribution.outside, counted_seconds)),
         load=load,
     )
 
@@ -101,14 +98,24 @@ def time_nodes(captured: CapturedGraph, counted: Artifact, seconds: float) -> tu
     call()
     program.take_ticks()
     tick_rate = TickRate(make_counter_reader(counter))
-    times, ticks = list[float](), []
-    while len(times) < _MIN_RUNS or sum(times) < seconds:
-        times.append(time_call(call)[1])
+    runs, ticks = list[float](), []
+    while len(runs) < _MIN_RUNS or sum(runs) < seconds:
+        runs.append(time_call(call)[1])
         ticks.append(program.take_ticks())
-    rate, fast_runs = tick_rate.per_second(), _faster_half(times)
-    regions = [_mean(column, fast_runs) / rate for column in zip(*ticks, strict=True)]
+    return _attribute(captured, counted, runs, ticks, tick_rate.per_second()).nodes
+
+
+def _attribute(
+    captured: CapturedGraph, counted: Artifact, runs: Sequence[float], ticks: Sequence[Sequence[int]], per_second: float
+) -> Attribution:
+    """Attributes the mean time of each region, over the faster half of the runs, to the nodes of the graph.
+
+    `runs` has the seconds of each run, `ticks` the ticks of each region in each run, and `per_second` is their rate.
+    """
+    fast_runs = _faster_half(runs)
+    regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
-    return attribute_time(captured.graph, counted.regions, regions, symbols).nodes
+    return attribute_time(captured.graph, counted.regions, regions, symbols)
 
 
 def _faster_half(seconds: Sequence[float]) -> list[int]:

@@ -37,8 +37,8 @@ _KERNEL_SETTINGS = Path("/proc/sys/kernel")
 _SOFTWARE, _TASK_CLOCK, _SAMPLE_IP, _READ_LOST = 1, 1, 1, 1 << 4
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
-_CLOSE_ON_EXEC = 8
-_ENABLE, _DISABLE = 0x2400, 0x2401
+_CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC
+_ENABLE, _DISABLE = 0x2400, 0x2401  # the requests PERF_EVENT_IOC_ENABLE and PERF_EVENT_IOC_DISABLE of ioctl(2)
 # The ring buffer: a page with the positions of the kernel and of this reader, then pages of records, a power of two.
 _HEAD_OFFSET, _TAIL_OFFSET = 1024, 1032
 _BUFFER_PAGES = 64
@@ -67,11 +67,11 @@ class Sampler:
         self.lost = 0
         self.hertz = min(_HERTZ, _kernel_setting("perf_event_max_sample_rate", _HERTZ))
         self._rings: list[tuple[int, mmap.mmap]] = []
-        number = _syscall_number()
+        syscall_number = _syscall_number()
         try:
             for thread in os.listdir("/proc/self/task"):
                 with contextlib.suppress(ProcessLookupError):  # the thread has ended
-                    self._open(number, int(thread))
+                    self._open(syscall_number, int(thread))
         except BaseException:
             self.close()
             raise
@@ -98,9 +98,9 @@ class Sampler:
             os.close(fd)
         self._rings.clear()
 
-    def _open(self, number: int, thread: int) -> None:
-        """Opens the event of a thread with its ring buffer; `number` is that of the system call."""
-        fd = _open_event(number, thread, self.hertz)
+    def _open(self, syscall_number: int, thread: int) -> None:
+        """Opens the event of a thread, given by its number in Linux, with its ring buffer."""
+        fd = _open_event(syscall_number, thread, self.hertz)
         try:
             ring = mmap.mmap(fd, (1 + _BUFFER_PAGES) * mmap.PAGESIZE)
         except OSError as error:
@@ -114,7 +114,7 @@ class Sampler:
             fcntl.ioctl(fd, request, 0)
 
     def _drain_until(self, has_ended: threading.Event) -> None:
-        """Drains the buffers before they are full: one call may take longer than that."""
+        """Drains the buffers repeatedly, since one call may fill them."""
         while not has_ended.wait(_DRAIN_SECONDS):
             self._drain()
 
@@ -123,9 +123,9 @@ class Sampler:
             self._drain_ring(ring)
 
     def _read_lost(self) -> None:
-        """Sets `lost` to the kernel's numbers, if it has them.
+        """Sets `lost` to the kernel's numbers, if the kernel has them.
 
-        It writes a record of lost samples only once there is space again, so those at the end have no record.
+        The kernel writes a record of lost samples only once there is space again, so those at the end have no record.
         """
         states = [os.read(fd, 2 * _WORD.size) for fd, _ in self._rings]
         if all(len(state) == 2 * _WORD.size for state in states):
@@ -135,10 +135,10 @@ class Sampler:
         """Counts the new records of the kernel, and releases their space."""
         (head,), (tail,) = _WORD.unpack_from(ring, _HEAD_OFFSET), _WORD.unpack_from(ring, _TAIL_OFFSET)
         data, size = memoryview(ring)[mmap.PAGESIZE :], _BUFFER_PAGES * mmap.PAGESIZE
-        first, last = tail % size, head % size
+        start, end = tail % size, head % size
         try:
-            wrapped = head != tail and last <= first
-            records = bytes(data[first:]) + bytes(data[:last]) if wrapped else bytes(data[first:last])
+            wrapped = head != tail and end <= start
+            records = bytes(data[start:]) + bytes(data[:end]) if wrapped else bytes(data[start:end])
         finally:
             data.release()
         self._count(records)
@@ -166,7 +166,7 @@ def _syscall_number() -> int:
     return number
 
 
-def _open_event(number: int, thread: int, hertz: int) -> int:
+def _open_event(syscall_number: int, thread: int, hertz: int) -> int:
     """Returns a file descriptor that samples a thread.
 
     Raises `ProcessLookupError` if the thread has ended, else `SamplingError`.
@@ -174,7 +174,7 @@ def _open_event(number: int, thread: int, hertz: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     for read_format in (_READ_LOST, 0):
         attributes = _attributes(hertz, read_format)
-        fd = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
+        fd = libc.syscall(syscall_number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
         if fd >= 0:
             return int(fd)
         if ctypes.get_errno() != errno.EINVAL:

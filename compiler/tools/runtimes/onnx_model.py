@@ -217,15 +217,17 @@ def _read_model_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     )  # fmt: skip
     proto = _load_without_weights(folder / "exported.onnx")
     # The nodes of the captured graph have the names of the model's nodes.
-    outputs = {node.name: [name for name in node.output if name] for node in proto.graph.node}
+    outputs_of_node = {node.name: [name for name in node.output if name] for node in proto.graph.node}
     values = {}
     for op in captured.graph.operations:
         if isinstance(op, GetItemOp):
-            values[op.name] = outputs[op.args[0].name][op.args[1]]
-        elif not op.multiple and len(outputs.get(op.name, ())) == 1:
-            values[op.name] = outputs[op.name][0]
-    names = {value.name: index for index, value in enumerate(proto.graph.output)}
-    results = tuple(tensors[op.name] if op.name in tensors else names[values[op.name]] for op in captured.graph.results)
+            values[op.name] = outputs_of_node[op.args[0].name][op.args[1]]
+        elif not op.multiple and len(outputs_of_node.get(op.name, ())) == 1:
+            values[op.name] = outputs_of_node[op.name][0]
+    output_indices = {value.name: index for index, value in enumerate(proto.graph.output)}
+    results = tuple(
+        tensors[op.name] if op.name in tensors else output_indices[values[op.name]] for op in captured.graph.results
+    )
     input_tensors = tuple(tensors[value.name] for value in inputs)
     return RuntimeModel(folder, proto, input_tensors, _markable_values(proto, captured, values), results)
 

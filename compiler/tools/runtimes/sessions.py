@@ -115,7 +115,7 @@ class ArrayInFile(msgspec.Struct, frozen=True):
 class LoadModel(Message, frozen=True):
     """Load the model at `model` with a runtime and call it once; answered by `ModelCalled`.
 
-    Its inputs are the `arrays` in the file `inputs`.
+    The inputs of the model are the `arrays` in the file `inputs`.
     """
 
     runtime: str

@@ -71,7 +71,8 @@ class DivergenceSearch:
         start = time.perf_counter()
         culprit = self._captured.graph.results[wrong_result]
         try:
-            # Goes back as long as an operand of the culprit differs too, to the first node that makes it differ.
+            # Goes back as long as an operand of the culprit differs too, to the first node that makes the operand
+            # differ.
             while (operands := self._find_differing(self._markable_operands(culprit))) and (
                 first := self._first_differing(self._markable_ancestors(operands[0]))
             ):
@@ -150,8 +151,8 @@ class DivergenceSearch:
             indices = range(low, high) if count <= parts else [low + count * number // parts for number in range(parts)]
             differing = {op.name for op in self._find_differing([candidates[index] for index in indices])}
             first = next((index for index in indices if candidates[index].name in differing), None)
-            before = [index for index in indices if first is None or index < first]
-            low = before[-1] + 1 if before else low
+            matching = [index for index in indices if first is None or index < first]
+            low = matching[-1] + 1 if matching else low
             high = high if first is None else first
         return candidates[high] if high < len(candidates) else None
 

@@ -61,9 +61,9 @@ class ConvKernel:
 _MAX_PIXELS = 8
 # Windows with more elements use loops: unrolled, their code would be long.
 MAX_UNROLLED_WINDOW = 64
-# Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
+# Lines of outputs of narrow elements that are accumulated at once: an element of several windows is widened less often.
 _NARROW_LINES = 2
-# Vector registers that sums of several lines need, with those of a line of the image and weights.
+# The least vector registers for the sums of several lines, a line of the image, and weights.
 _REGISTERS_OF_LINES = 32
 
 
@@ -258,12 +258,12 @@ class ImplicitGemm(ConvKernel):
 
     def _emit_lines(self, numbers: list[Index], active: list[int]) -> None:
         """Emits a block of lines of one image and group, for as many panels of weights as fit into cache."""
-        e, conv, block, groups = self.e, self.conv, self.block, len(self.conv.groups)
-        panel_group, first_line = numbers[groups], e.mul(numbers[-1], block.lines)
-        outer = [*numbers[:groups], *numbers[groups + 1 : -1]]
+        e, conv, block, group_loops = self.e, self.conv, self.block, len(self.conv.groups)
+        panel_group, first_line = numbers[group_loops], e.mul(numbers[-1], block.lines)
+        outer = [*numbers[:group_loops], *numbers[group_loops + 1 : -1]]
         a = e.dot([*outer, first_line], [loop.strides[0] for loop in (*conv.groups, *conv.images, conv.lines)])
-        group_strides = self.panels.outer_strides[:groups]
-        b = e.dot([*numbers[:groups], panel_group], [*group_strides, block.panels * self.panels.panel_elements])
+        group_strides = self.panels.outer_strides[:group_loops]
+        b = e.dot([*numbers[:group_loops], panel_group], [*group_strides, block.panels * self.panels.panel_elements])
         offsets = self.results.origin
         for loop, index in enumerate(outer):
             offsets = self.results.advance(offsets, loop, index)
@@ -275,7 +275,7 @@ class ImplicitGemm(ConvKernel):
                 a, e.add(b, e.mul(number, self.panels.panel_elements)), panel_offsets, active[-1], columns
             )
 
-        for_blocks(e, active[groups], block.columns, emit_panel)
+        for_blocks(e, active[group_loops], block.columns, emit_panel)
 
     def _emit_pixels(self, a: Index, b: Index, offsets: ResultOffsets, lines: int, columns: int) -> None:
         """Emits all pixels of `lines` lines, for the `columns` of one panel."""
@@ -302,7 +302,10 @@ class ImplicitGemm(ConvKernel):
         sums = [self.results.initial(vector_offsets, column, columns - column) for vector_offsets, column in vectors]
         sums = self._accumulate(a, b, position_offsets, len(vector_columns), sums)
         self.results.finish_all(
-            [(value, *access, columns - access[1]) for access, value in zip(vectors, sums, strict=True)]
+            [
+                (total, vector_offsets, column, columns - column)
+                for (vector_offsets, column), total in zip(vectors, sums, strict=True)
+            ]
         )
 
     def _accumulate(

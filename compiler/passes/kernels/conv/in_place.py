@@ -1,11 +1,10 @@
 """Convolutions of narrow elements that an instruction multiplies in groups, read from the image in place.
 
-For few channels, a group is elements that are adjacent in the image. Copies of patches would take as long as the
-products if these have few columns, and if few elements are contiguous, as in the first layer of a network.
+For few channels, a group consists of adjacent elements of the image. Copies of patches would take as long as the
+products if the weights have few columns and few elements are contiguous, as in the first layer of a network.
 
 For a depthwise convolution, a lane has the elements of one channel in two lines of the image that follow each other in
-the window. Two loads and an interleaving take the place of two widenings, and one instruction that of two
-multiply-adds.
+the window. Two loads and an interleaving replace two widenings, and one instruction replaces two multiply-adds.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class InPlaceBlocking(ConvBlocking):
 def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None:
     """Returns the blocking, or `None` if `target` has no such instruction, or if copies of patches cost less.
 
-    A copy takes a load and a store for each power of two of which a run is the sum. In place, the last group of a run
-    is multiplied with all columns, even if it is not full.
+    A copy of a run takes a load and a store for each power of two in the sum that is its size. In place, the last group
+    of a run is multiplied with all columns, even if it is not full.
     """
     instruction = find_dot_instruction(conv, target)
     run = math.prod(loop.size for loop in _loops_of_run(conv)[1])
@@ -149,9 +148,9 @@ class InPlaceGemm(ImplicitGemm):
     def _broadcast(self, offset: Index, active: int) -> ir.Value:
         """Loads a group of the image into every lane; of a pair, the second element is zero if only one is `active`.
 
-        The product of a weight of zero and the element that follows in the image would be NaN if that is infinite.
-        The single element is the second one of a pair that begins before it, in the same run: a shift takes it to the
-        first place, which needs fewer instructions than the broadcast of 16 bits.
+        The element that follows in the image may be infinite, and its product by a weight of zero would be NaN. The
+        single element is loaded as the second one of a pair that begins before it, in the same run. A shift moves it to
+        the first place, which needs fewer instructions than the broadcast of 16 bits.
         """
         e, group, element = self.e, self.block.instruction.group, self.a.type.element_type
         word = as_words(e.load(self.a, e.add(offset, active - group), group), group)

@@ -30,7 +30,7 @@ _L2_SHARE_OF_PATCHES = 0.5
 _MIN_BLOCKS = 8
 # Rows of patches with a distance of a multiple of this share few sets of the L1 cache.
 _ALIASING_BYTES = 1024
-# Products by tiles in the time of a multiply-add: 512 of bfloat16 per cycle, and two vectors of 16 multiply-adds.
+# Products by tiles in the time of a multiply-add: per cycle, 512 of bfloat16, or 32 multiply-adds (two vectors of 16).
 _TILE_RATE = 16
 # A run of elements that is contiguous in the image is copied without a loop if it has at most this many vectors.
 _MAX_UNROLLED_VECTORS = 16
@@ -64,8 +64,8 @@ class PatchBlocking:
         """Returns the elements of a patch, with the zeros at its end."""
         return round_up(conv.depth, self.gemm.depth_multiple)
 
-    def row(self, conv: Convolution) -> int:
-        """Returns the elements from one patch to the next."""
+    def pitch(self, conv: Convolution) -> int:
+        """Returns the elements from the start of a patch to the start of the next one."""
         depth, width = self.depth(conv), byte_width(self.element(conv))
         return depth + CACHE_LINE // width if depth * width % _ALIASING_BYTES == 0 else depth
 
@@ -75,7 +75,7 @@ class PatchBlocking:
         )
 
 
-def positions_of(conv: Convolution) -> int:
+def count_positions(conv: Convolution) -> int:
     """Returns the number of output positions of one group."""
     return math.prod(loop.size for loop in _position_loops(conv))
 
@@ -89,7 +89,7 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
 
     Three or more chunks are rounded up to a multiple of `BLOCKS_TO_SHARE`, for threads.
     """
-    total = positions_of(conv)
+    total = count_positions(conv)
     gemm = choose_gemm_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
     blocking = PatchBlocking(total, gemm)
     # The chunk is one iteration of the outer loop, and its patches need no other copy. Zeros at the end of a patch are
@@ -97,9 +97,9 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
     depth = gemm.depth if gemm.depth < conv.depth else blocking.depth(conv)
     gemm = replace(gemm, chunk=0, copies_a=False, depth=depth)
     blocking = replace(blocking, gemm=gemm)
-    row_bytes = blocking.row(conv) * byte_width(blocking.element(conv))
+    patch_bytes = blocking.pitch(conv) * byte_width(blocking.element(conv))
     smallest_chunk = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
-    largest_chunk = max(smallest_chunk, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
+    largest_chunk = max(smallest_chunk, int(_L2_SHARE_OF_PATCHES * target.l2) // patch_bytes)
     chunks = ceil_div(total, largest_chunk)
     if chunks > 2:
         chunks = min(round_up(chunks, BLOCKS_TO_SHARE), max(chunks, total // smallest_chunk))
@@ -112,12 +112,12 @@ def _on_tiles(gemm: GemmBlocking) -> bool:
     return gemm.instruction is not None and gemm.instruction.on_tiles
 
 
-def _product(conv: Convolution, rows: int, depth: int, row: int, element: str = "") -> Contraction:
-    """Returns the product of `rows` patches, `row` elements apart, by the weights of one group, over `depth` steps.
+def _product(conv: Convolution, rows: int, depth: int, pitch: int, element: str = "") -> Contraction:
+    """Returns the product of `rows` patches, `pitch` elements apart, by the weights of one group, over `depth` steps.
 
     Factors have elements of type `element`, or else those of the convolution.
     """
-    m = Loop(rows, (row, 0, 0), False, (0,), (True, False, True))
+    m = Loop(rows, (pitch, 0, 0), False, (0,), (True, False, True))
     n = replace(conv.n, dims=(1,), strides=(0, 1, conv.n.strides[2]), used=(False, True, True))
     k = Loop(depth, (1, 0, 0), True, (2,), (True, True, False))
     element = element or conv.input_element
@@ -201,11 +201,11 @@ class PatchGemm:
     ) -> None:
         self.e, self.a, self.b, self.results, self.conv, self.block = e, a, b, results, conv, blocking
         self.panels = patch_panels(conv, blocking)
-        self.depth, self.row = blocking.depth(conv), blocking.row(conv)
+        self.depth, self.pitch = blocking.depth(conv), blocking.pitch(conv)
 
     def emit(self) -> None:
         """Emits the chunks of all groups, which threads share."""
-        e, conv, total = self.e, self.conv, positions_of(self.conv)
+        e, conv, total = self.e, self.conv, count_positions(self.conv)
         sizes = [*(loop.size for loop in conv.groups), total]
         blocks = [*(1 for _ in conv.groups), self.block.positions]
         chunks = math.prod(sizes[:-1]) * ceil_div(total, self.block.positions)
@@ -218,24 +218,22 @@ class PatchGemm:
         e, conv, (*group, chunk) = self.e, self.conv, numbers
         rows, first = active[-1], e.mul(chunk, self.block.positions)
         element = ir.Type.parse(self.block.element(conv))
-        # Tiles read 16 rows.
-        size = max(TILE_ROWS, rows) * self.row
+        size = max(TILE_ROWS, rows) * self.pitch  # tiles read `TILE_ROWS` rows even if fewer exist
         buffer = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
         start, weights = e.dot(group, [loop.strides[0] for loop in conv.groups]), self.b
         if group:
             elements = self.panels.count * self.panels.panel_elements
             weights = subrange(self.b, e.value(e.dot(group, self.panels.outer_strides)), elements)
         factor = "" if self.block.gemm.instruction else conv.element
-        product = _product(conv, rows, self.depth, self.row, factor)
+        product = _product(conv, rows, self.depth, self.pitch, factor)
         results = PositionResults(self.results, conv, group, first)
         kernel = self._kernel_class(e, buffer, weights, results, product, self.block.gemm)
 
         def copy_patch(row: list[Index]) -> None:
-            self._copy_patch(kernel, start, e.add(first, row[0]), buffer, e.mul(row[0], self.row))
+            self._copy_patch(kernel, start, e.add(first, row[0]), buffer, e.mul(row[0], self.pitch))
 
-        e.parallel(
-            [rows], copy_patch, estimate_nanoseconds(moved=2 * rows * self.row * byte_width(self.block.element(conv)))
-        )
+        moved_bytes = 2 * rows * self.pitch * byte_width(self.block.element(conv))
+        e.parallel([rows], copy_patch, estimate_nanoseconds(moved=moved_bytes))
         kernel.emit()
         memref.dealloc(buffer)
 
@@ -259,6 +257,7 @@ class PatchGemm:
         positions = _position_loops(self.conv)
         indices = e.digits(position, [loop.size for loop in positions])
         start = e.dot(indices, [loop.strides[0] for loop in positions], start)
+        # Without a reduction, a patch has one element.
         *outer, inner = self.conv.merged_k or (Loop(1, (1, 0, 0), True, (), (True, True, False)),)
         run = inner.size
         if inner.strides[0] != 1:
@@ -270,12 +269,12 @@ class PatchGemm:
             self._copy_run(kernel, source, target, e.dot(indices, steps, target_start), run)
 
         e.nest([loop.size for loop in outer], copy_run)
-        zero = self.conv.depth
-        while zero < self.depth:
-            size = self._vector_size(self.depth - zero)
-            value = e.zero(ir.VectorType.get([size], target.type.element_type))
-            e.store(value, target, e.add(target_start, zero))
-            zero += size
+        filled = self.conv.depth
+        while filled < self.depth:
+            size = self._vector_size(self.depth - filled)
+            zeros = e.zero(ir.VectorType.get([size], target.type.element_type))
+            e.store(zeros, target, e.add(target_start, filled))
+            filled += size
 
     def _copy_run(self, kernel: BlockedGemm, source: Index, target: ir.Value, target_start: Index, run: int) -> None:
         """Copies `run` contiguous elements in vectors, of which the last may overlap the one before it."""

@@ -212,7 +212,7 @@ def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple
 
 
 def _pixels_in_l1(conv: Convolution, target: Target) -> int:
-    """Returns the number of pixels of which the L1 cache holds a cache line each, beside weights and results."""
+    """Returns how many pixels have a cache line each in the L1 cache, in addition to weights and results."""
     pixel_distance = conv.pixels.strides[0] * byte_width(conv.input_element)
     return max(FMA_LATENCY, target.lines_in_l1(pixel_distance))
 

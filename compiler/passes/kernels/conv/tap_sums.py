@@ -1,8 +1,8 @@
 """Emits convolutions whose window is larger than their result, in groups of few channels.
 
-Examples are the gradients of the kernels of depthwise and grouped convolutions: a sum of many products for each of a
-few taps. Both operands are read in place, once for a block of taps, whose sums stay in registers. Vectors are along
-the channels, or along the last loop of the reduction.
+Examples are the gradients of the weights of depthwise and grouped convolutions: their results are a few taps (elements
+of the forward window), each the sum of many products. Both operands are read in place, once for a block of taps, whose
+sums stay in registers. Vectors are along the channels, or along the last loop of the reduction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TapBlocking:
     def cycles(self) -> float:
         """Returns the cycles of one step: the maximum of multiply-adds, loads and latency, plus an overhead per load.
 
-        Loads of the image cross cache lines, which takes two cycles.
+        Loads of the image cross cache lines, which takes two cycles. The overhead is an estimate.
         """
         products, loads = self.taps * self.columns, 2 * self.taps + self.columns
         return max(products, loads, FMA_LATENCY) + 0.05 * loads
@@ -69,27 +69,16 @@ class TapBlocking:
 
 
 def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
-    """Returns the blocking with the least estimated time, or `None` if the kernel does not apply to `conv`.
-
-    It applies to groups with few output channels, whose window is larger than the result, if both operands are
-    contiguous along the groups, which then have one channel, or along the last loop of the reduction (the image also in
-    steps of two).
-    """
-    rows = (*conv.images, conv.lines, conv.pixels)
-    if len(conv.groups) != 1 or conv.n.size > MAX_CHANNELS or not conv.k:
+    """Returns the blocking with the least estimated time, or `None` if the kernel does not apply to `conv`."""
+    vector_loop = _vector_loop(conv)
+    if vector_loop is None:
         return None
-    if conv.depth <= prod(loop.size for loop in rows) or (conv.n.size > 1 and conv.k[-1].size < conv.pixels.size):
-        return None
-    along_channels, last = conv.depthwise and conv.groups[0].strides[1] == 1, conv.k[-1]
-    if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in READ_STEPS):
-        return None
-    vectorised = conv.groups[0].size if along_channels else last.size
-    lanes = min(target.lanes(byte_width(conv.element)), 1 << (vectorised - 1).bit_length())
+    lanes = min(target.lanes(byte_width(conv.element)), 1 << (vector_loop.size - 1).bit_length())
     registers = max(1, target.vector_registers - _OTHER_REGISTERS)
     sizes = [conv.images[-1].size if conv.images else 1, conv.lines.size, conv.pixels.size, conv.n.size]
     images, lines, pixels, columns = (range(1, min(size, registers) + 1) for size in sizes)
     blocks = [
-        TapBlocking(*block, lanes=lanes, along_channels=along_channels)
+        TapBlocking(*block, lanes=lanes, along_channels=vector_loop is conv.groups[0])
         for block in product(images, lines, pixels, columns)
         if prod(block) <= registers
     ]
@@ -101,6 +90,24 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
         return count * block.cycles, -block.taps * block.columns
 
     return min(blocks, key=cost)
+
+
+def _vector_loop(conv: Convolution) -> Loop | None:
+    """Returns the loop along which the kernel has vectors, or `None` if the kernel does not apply to `conv`.
+
+    The kernel applies to groups of few output channels, whose window is larger than the result. Vectors are along the
+    groups, if these have one channel and both operands are contiguous along them; or along the last loop of the
+    reduction, if the weights are contiguous along it, and the image is too or has a step of two.
+    """
+    if len(conv.groups) != 1 or conv.n.size > MAX_CHANNELS or not conv.k:
+        return None
+    (groups,), last = conv.groups, conv.k[-1]
+    taps = prod(loop.size for loop in (*conv.images, conv.lines, conv.pixels))
+    if conv.depth <= taps or (conv.n.size > 1 and last.size < conv.pixels.size):
+        return None
+    if conv.depthwise:
+        return groups if groups.strides[1] == 1 else None
+    return last if last.strides[1] == 1 and last.strides[0] in READ_STEPS else None
 
 
 class TapSums(ConvKernel):
@@ -134,6 +141,7 @@ class TapSums(ConvKernel):
             offsets = self.results.origin
             for number, index in enumerate(firsts):
                 offsets = self.results.advance(offsets, number, index)
+            # `active` ends with the counts of images, lines, pixels and channels.
             taps = (active[-4] if images else 1, active[-3], active[-2])
             self._emit_taps(a, b, offsets, taps, active[-1])
 

@@ -158,7 +158,7 @@ _BYTE_VALUES = 256
 class ByteRounding:
     """Computes the result of `replaced`: `argument` rounded, plus `zero`, limited to `low` ... `high`, in 8 bits.
 
-    `dead` has the ops that may be unused once `replaced` is erased, the last one of the program first.
+    `dead` has the ops that may be unused once `replaced` is erased, in reverse order.
     """
 
     argument: ir.Value
@@ -189,7 +189,7 @@ class ByteRounding:
 
 
 def byte_rounding_of(op: ir.Operation) -> ByteRounding | None:
-    """Returns the rounding to 8 bits of which `op`, a `math.roundeven` of f32, is a part, or `None`.
+    """Returns the rounding to 8 bits that contains `op`, a `math.roundeven` of f32, or `None`.
 
     That is `roundeven`, `addf` of an integer, `maximumf` and `minimumf` with integers, `fptosi` to 32 bits, and
     `trunci` to 8 bits, each with one use. If the argument is a scaled maximum with 0, which changes only numbers below

@@ -1,7 +1,8 @@
 """Row-wise fusion: finds the rows of ops, groups ops into stages, and emits a loop over rows that runs all stages.
 
-The rows of an op are its outer loops, which it shares with the other ops, and the elements that it accesses in each.
-Element-wise ops join the stage of the next op that reads their result, if its loops within a row are the same.
+The fused ops share their outer loops, the row loops. A row is one iteration of these, with the elements that an op
+accesses in it. An element-wise op joins the stage of the next op that reads its result, if both have the same loops
+within a row.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from buddy.compiler.support.target import CACHE_LINE
 # ---- rows of an op ---------------------------------------------------------------------------------------------------
 
 
-# The numbers of iterations of no row loop (1), of the first one, of the first two together, and so on: loops of the
-# sizes 2, 3 and 4 have the bounds (1, 2, 6, 24). Ops whose loops are split at the same bounds have the same row loops.
+# The products of the sizes of the first 0, 1, 2, ... row loops: row loops of the sizes 2, 3 and 4 have the bounds
+# (1, 2, 6, 24). Ops whose loops are split at the same bounds have the same row loops.
 Bounds = tuple[int, ...]
 
 
@@ -80,7 +81,7 @@ def leading_rows(op: StructuredOp) -> int:
 
 
 def refine_bounds(bounds: Bounds, op: StructuredOp) -> Bounds | None:
-    """Returns `bounds` with those of the loops of `op` added, up to the last bound.
+    """Returns `bounds` with the bounds of the loops of `op` added, as far as they are below the last one.
 
     Returns `None` if a bound does not divide the next one.
     """
@@ -106,7 +107,7 @@ def split_rows(op: StructuredOp, bounds: Bounds) -> RowOp:
     for loop in op.loops:
         remaining = loop.size
         for lower, upper in pairwise(bounds):
-            # Only the row loop that begins where the loops before end takes a part of this loop.
+            # The row loop between two bounds takes a part of this loop if the loops before it end at the lower bound.
             if lower != iterations or remaining == 1:
                 continue
             size = upper // lower
@@ -237,20 +238,18 @@ def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
 
     The stages between them must not access what `first` writes, nor write what it reads.
     """
-    a, b = stages[first], stages[second]
-    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.buffers(written=True) & b.buffers(written=False):
+    producer, consumer = stages[first], stages[second]
+    reads, writes = producer.buffers(written=False), producer.buffers(written=True)
+    if not producer.sizes or producer.sizes != consumer.sizes or any(producer.reductions):
         return False
-    a_reads, a_writes = a.buffers(written=False), a.buffers(written=True)
-    writes = {access.buffer: access for access in a.accesses(written=True)}
-    if any(
-        access.buffer in writes and not _accesses_same(access, writes[access.buffer]) for access in b.all_accesses()
-    ):
+    if not writes & consumer.buffers(written=False) or consumer.buffers(written=True) & (reads | writes):
         return False
-    if b.buffers(written=True) & (a_reads | a_writes):
+    write_of = {access.buffer: access for access in producer.accesses(written=True)}
+    shared_accesses = [access for access in consumer.all_accesses() if access.buffer in write_of]
+    if not all(_accesses_same(access, write_of[access.buffer]) for access in shared_accesses):
         return False
     return not any(
-        a_writes & (middle.buffers(written=False) | middle.buffers(written=True))
-        or a_reads & middle.buffers(written=True)
+        writes & (middle.buffers(written=False) | middle.buffers(written=True)) or reads & middle.buffers(written=True)
         for middle in stages[first + 1 : second]
     )
 
@@ -364,8 +363,8 @@ def _index(e: KernelEmitter, op: RowOp, row_indices: Sequence[Index], dim: int) 
 class RowLoop:
     """A loop over chunks of rows around a loop over a chunk's rows; each chunk has separate temporaries.
 
-    Creating it emits the allocations of one row per chunk, which replace the buffers in `replaced`. `bounds` are the
-    products of the sizes of the first row loops (see `Bounds`).
+    The constructor emits the allocations of one row per chunk, which replace the buffers in `replaced`. A chunk has
+    rows of the last row loop; `outer` has the sizes of the other row loops.
     """
 
     def __init__(

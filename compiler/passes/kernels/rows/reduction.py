@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir
@@ -27,8 +28,8 @@ from buddy.compiler.support.target import FMA_LATENCY, Target
 ACCUMULATORS = FMA_LATENCY
 
 _INFINITY = float("inf")
-# The neutral element of each op that a reduction may combine values with, by the bit width of the type. That of
-# `arith.addf` is -0.0, because the sum of -0.0 and 0.0 is 0.0.
+# The neutral element of each op that a reduction may combine values with, by the bit width of the type. Adding 0.0
+# would change -0.0 to 0.0, so `arith.addf` has -0.0.
 _NEUTRAL: dict[str, Callable[[int], float]] = {
     "arith.addf": lambda width: -0.0,
     "arith.mulf": lambda width: 1.0,
@@ -221,9 +222,11 @@ class _Reduction:
         ]
 
     def _combine(self, sums: Sequence[ir.Value], terms: Sequence[ir.Value]) -> list[ir.Value]:
-        """Combines each of `sums` with one of `terms`: one vector for each reduction, in order, once or repeatedly."""
-        reductions = self.reductions * len(sums)  # more than enough
-        return [reduction.join(a, b) for reduction, a, b in zip(reductions, sums, terms, strict=False)]
+        """Combines each of `sums` with one of `terms`, both of which repeat the order of `reductions` once or more."""
+        return [
+            reduction.join(total, term)
+            for reduction, total, term in zip(cycle(self.reductions), sums, terms, strict=False)
+        ]
 
 
 class _AlongReduction(_Reduction):
