@@ -1,9 +1,9 @@
-"""The LLVM IR of the function that makes the calls of compiled code, and the records that it reads.
+"""The LLVM IR of the function that makes the calls of compiled code, and the records that the function reads.
 
 The function checks the form of each input, allocates the results, calls the entry of a program, and returns the
 results. It calls Python for each argument or result that it does not handle: an input of another form or class, a
-weight that is packed or that has moved, a large result whose memory may be reused. It is compiled once per process, and
-reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
+weight that is packed or that has moved, a large result whose memory may be reused. The function is compiled once per
+process. It reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
 (`aoti_torch_*`).
 """
 
@@ -19,18 +19,18 @@ import torch
 # In nanoseconds. If a call takes longer, the next call releases the interpreter lock. Shorter calls keep it, because a
 # thread may wait several milliseconds to take the lock again.
 _LONG_CALL = 10_000
-# Values of `ArgumentRecord.address`: with the first, a tensor is passed whatever its address; with the second, every
-# tensor goes through `take`.
+# Values of `ArgumentRecord.address`: with `ANY_ADDRESS`, a tensor is passed whatever its address; with `NO_ADDRESS`,
+# every tensor goes through `take`.
 ANY_ADDRESS, NO_ADDRESS = -2, -1
 
 
 class ArgumentRecord(ctypes.Structure):
-    """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
+    """An argument of the entry: input number `input`, or the tensor at `constant` if that is not null.
 
-    Its tensor is passed unchanged if it is dense, has this element type and these sizes, and is at `address`, or at any
+    The tensor is passed unchanged if it is dense, has this element type and these sizes, and is at `address`, or at any
     address if that is `ANY_ADDRESS`. If `copy` is not null, it is the address of a `CopyRecord`, whose copy is passed
-    instead if it is one of this tensor. Otherwise `take` is called with the tensor: a Python function that returns the
-    tensor to pass, and its address.
+    instead if it is a copy of this tensor. Otherwise the Python function `take` is called with the tensor; it returns
+    the tensor to pass, and its address.
     """
 
     _fields_ = (
@@ -48,7 +48,7 @@ class ArgumentRecord(ctypes.Structure):
 class CopyRecord(ctypes.Structure):
     """The packed copy of a weight, at `address` in the Python object `tensor`.
 
-    It is passed for a tensor that has the form and the address of `source`, and whose version counter is still
+    The copy is passed for a tensor that has the form and the address of `source`, and whose version counter is still
     `version`: PyTorch has counted no write to it. If `source.address` is `NO_ADDRESS`, there is no copy.
     """
 
@@ -80,10 +80,10 @@ class ResultRecord(ctypes.Structure):
 class CallRecord(ctypes.Structure):
     """The data of one program that the native function reads.
 
-    `arena` is null or the address of `WorkArena.words`; `make_arena` allocates an arena if that of `words` is in use.
-    If an op in eager fails, it changes the number at `failures`, and `finish` is called with the inputs: it raises,
-    returns the value of the call, or returns `None` if the results are valid. `is_long` is not 0 if the last call took
-    longer than `_LONG_CALL`.
+    `arena` is null or the address of `WorkArena.words`; the Python function `make_arena` allocates other memory if that
+    of `words` is in use. If an op in eager fails, it changes the number at `failures`, and the Python function `finish`
+    is called with the inputs: it raises, returns the value of the call, or returns `None` if the results are valid.
+    `is_long` is not 0 if the last call took longer than `_LONG_CALL`.
     """
 
     _fields_ = (
@@ -127,7 +127,7 @@ WRAP = "buddy_wrap"
 LIBC = {"clock_gettime": "i32 (i32, ptr)", "memcmp": "i32 (ptr, ptr, i64)"}
 NATIVE_FUNCTION = "buddy_native_call"
 _ARITY_ERROR = "the compiled graph has more inputs"
-# The offset of the class in a Python object; `native_calls` checks it.
+# The offset in bytes of the class in a Python object; `native_calls` checks it.
 TYPE_OFFSET = 8
 
 # The name of a tensor's version counter. It is interned, so that the string lives as long as the process.
@@ -140,8 +140,8 @@ class TensorLayout:
     """The memory layout of CPython's and PyTorch's objects, as far as the native function reads them.
 
     `tensor_offset` is the offset in bytes of the tensor in a Python object, `keys_offset` that of the dispatch keys in
-    a tensor. `base` and `plain` are sets of dispatch keys: a dense tensor on the CPU has all keys in `base`, and none
-    that is not in `plain`.
+    a tensor. `plain` and `base` are sets of dispatch keys, as bits: a dense tensor on the CPU has only keys in `plain`,
+    and all keys in `base`.
     """
 
     tensor_offset: int
@@ -157,7 +157,7 @@ def _declarations() -> str:
 
 
 def _load_field(result: str, record: str, field: str, type_: str = "i64") -> str:
-    """Returns IR that loads a field of the record at `%record`."""
+    """Returns IR that loads the field `field` of the record at `%record`, which is a key of `_RECORDS`, to `%result`."""
     offset = getattr(_RECORDS[record], field).offset
     return f"%{result}.at = getelementptr i8, ptr %{record}, i64 {offset}\n  %{result} = load {type_}, ptr %{result}.at"
 
