@@ -157,7 +157,7 @@ def _declarations() -> str:
 
 
 def _load_field(result: str, record: str, field: str, type_: str = "i64") -> str:
-    """Returns IR that loads the field `field` of the record at `%record`, which is a key of `_RECORDS`, to `%result`."""
+    """Returns IR that loads a field of the record at `%record` to `%result`; `record` is a key of `_RECORDS`."""
     offset = getattr(_RECORDS[record], field).offset
     return f"%{result}.at = getelementptr i8, ptr %{record}, i64 {offset}\n  %{result} = load {type_}, ptr %{result}.at"
 
