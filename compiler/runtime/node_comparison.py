@@ -322,10 +322,10 @@ class _Comparison:
                     yield NanOrigin(kind, side, *origin)  # type: ignore[arg-type]
 
     def _find_origin(self, has_nonfinite: HasNonfinite, inputs: _InputsWithNonfinite) -> tuple[str, bool] | None:
-        """Returns the stable name of the first node that has a NaN (or infinity) while its operands have none, and False.
+        """Returns the stable name of the first node with a NaN (or infinity) whose operands have none, and False.
 
-        If NaNs come only from inputs of the graph, returns the first node that reads one, and True. Returns `None` if no
-        node has a NaN.
+        If NaNs come only from inputs of the graph, returns the first node that reads one, and True. Returns `None` if
+        no node has a NaN.
         """
         has_by_name: dict[str, bool] = {}
         first_from_input = ""

@@ -53,7 +53,7 @@ class PreparedModel:
 
 
 def prepare_model(path: Path, shapes: Sequence[InputShape] = ()) -> PreparedModel:
-    """Reads the model at `path`; `shapes` set the shapes of its inputs; other dynamic sizes become 1.
+    """Reads the model at `path`; sets the shapes of its inputs to `shapes`, and other dynamic sizes to 1.
 
     Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `shapes` that do
     not fit its inputs, and if `onnx` is not installed.
@@ -73,7 +73,7 @@ def prepare_model(path: Path, shapes: Sequence[InputShape] = ()) -> PreparedMode
             model = onnx.shape_inference.infer_shapes(replaced, strict_mode=True, data_prop=True)
     except UnsupportedNodeError as error:
         raise _rejection_error(path, str(error), "export the model without it") from error
-    except Exception as error:  # its own exception types, and protobuf's
+    except Exception as error:  # of many types of onnx and protobuf
         reason = _ERROR_PREFIX.sub("", _first_line(error))
         todo = "choose other sizes with --shape" if shapes else "export the model again"
         raise _rejection_error(path, f"shape inference failed: {reason}", todo) from error
@@ -232,8 +232,8 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Turns large initializers into the first inputs of the model; returns them by name, in this order.
 
-    They are those of f16, f32 and f64 with more than `MAX_CONSTANT_FLOATS` elements, and those of 8-bit integers with
-    several dims: only inputs can be packed before the program is called.
+    Large initializers have more than `MAX_CONSTANT_FLOATS` elements of f16, f32 or f64, or of 8-bit integers in several
+    dims. Only inputs can be packed before the program is called.
     """
     graph = model.graph
     weights = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
@@ -277,7 +277,7 @@ _DTYPES = {
 
 def build_graph(prepared: PreparedModel, name: str, path: Path) -> Graph:
     """Converts a model. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
-    return _GraphBuilder(prepared, path).graph(name)
+    return _GraphBuilder(prepared, path).build(name)
 
 
 class _GraphBuilder:
@@ -290,7 +290,7 @@ class _GraphBuilder:
         self._metas = {value.name: _meta(value.type.tensor_type) for value in values}
         self._values: dict[str, Op] = {}
 
-    def graph(self, name: str) -> Graph:
+    def build(self, name: str) -> Graph:
         graph = Graph(name)
         for value in self._proto.input:
             op = new_op(PlaceholderOp, value.name, value.name, (), [self._meta_of(value.name)])
@@ -331,7 +331,7 @@ class _GraphBuilder:
         return self._values[name]
 
     def _make_nodes(self, node: onnx.NodeProto) -> list[Op]:
-        """Returns the node, and one for each of its results if there are several."""
+        """Returns the op of an ONNX node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
         operands = [self._values[name] for name in node.input if name in self._values]
