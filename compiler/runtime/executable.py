@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import threading
 from collections import Counter
@@ -235,23 +236,7 @@ class LoadedProgram:
         self._arena = WorkArena() if scratch is None else scratch
         self._arena.reserve(artifact.arena)
         self._artifact_arguments = artifact.arguments
-        packed = [argument for argument in artifact.arguments if argument.pack]
-        store = PackedStore([argument.spec for argument in packed])
-        self.packed_bytes = store.allocated if frozen else 0
-        uses = Counter(argument.source for argument in artifact.arguments)
-        numbers = iter(range(len(packed)))
-        self._arguments: list[PlainArgument | PackedArgument] = []
-        for argument in artifact.arguments:
-            if not argument.pack:
-                self._arguments.append(_make_unpacked_argument(argument))
-                continue
-            pack = partial(_call_pack, self._library, argument.pack)
-            may_release = releases and uses[argument.source] == 1
-            self._arguments.append(
-                PackedArgument(
-                    argument, pack, store, next(numbers), frozen, sequential_calls, shared_weights, may_release
-                )
-            )
+        self._arguments = self._make_arguments(frozen, sequential_calls, shared_weights, releases)
         sources = [argument.source for argument in artifact.arguments]
         self._argument_values = [
             (argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)
@@ -269,6 +254,28 @@ class LoadedProgram:
         self._call = (
             None if self._native is None else self._native.make_function(range(n_inputs), self._eager.reraise_after)
         )
+
+    def _make_arguments(
+        self, frozen: bool, sequential_calls: bool, shared_weights: SharedWeights | None, releases: bool
+    ) -> list[PlainArgument | PackedArgument]:
+        """Returns the arguments of the entry, and sets `packed_bytes`."""
+        store = PackedStore([argument.spec for argument in self._artifact_arguments if argument.pack])
+        self.packed_bytes = store.allocated if frozen else 0
+        uses = Counter(argument.source for argument in self._artifact_arguments)
+        numbers = itertools.count()
+        arguments: list[PlainArgument | PackedArgument] = []
+        for argument in self._artifact_arguments:
+            if not argument.pack:
+                arguments.append(StreamedArgument(argument) if argument.streamed else PlainArgument(argument))
+                continue
+            pack = partial(_call_pack, self._library, argument.pack)
+            may_release = releases and uses[argument.source] == 1
+            arguments.append(
+                PackedArgument(
+                    argument, pack, store, next(numbers), frozen, sequential_calls, shared_weights, may_release
+                )
+            )
+        return arguments
 
     def _make_native_calls(self, artifact: Artifact) -> NativeCalls | None:
         """Returns the maker of native functions for this program; `None` if calls have to go through Python."""
@@ -419,10 +426,6 @@ def _arities(artifact: Artifact) -> dict[str, int]:
 def _call_pack(library: Library, name: str, block: int) -> None:
     """Calls a packing function; the reference to `library` keeps its code loaded."""
     library[name](block)
-
-
-def _make_unpacked_argument(argument: Argument) -> PlainArgument:
-    return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
 
 
 def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:

@@ -163,12 +163,22 @@ def _load_field(result: str, record: str, field: str, type_: str = "i64") -> str
 
 
 def native_ir(layout: TensorLayout) -> str:
-    """Returns the IR of the native function."""
+    """Returns the IR of the native function and of the functions that it calls."""
     return f"""
 {_declarations()}
 
 @arity = private constant [{len(_ARITY_ERROR) + 1} x i8] c"{_ARITY_ERROR}\\00"
 
+{_argument_functions(layout)}
+{_ask_python_function()}
+{_allocate_function()}
+{_run_functions()}
+{_native_function()}"""
+
+
+def _argument_functions(layout: TensorLayout) -> str:
+    """Returns the functions that find the address to pass for a tensor: that of its elements, or of its packed copy."""
+    return f"""\
 ; Returns whether the tensor at %tensor is a plain dense CPU tensor: not sparse, quantised, lazily conjugated, fake, ...
 define private i1 @is_plain(ptr %tensor) {{
   %impl = load ptr, ptr %tensor
@@ -282,7 +292,12 @@ hit:
 miss:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _ask_python_function() -> str:
+    """Returns the function that calls Python for a tensor, and keeps the answer."""
+    return f"""\
 ; Calls a Python function that returns a tensor and its address, with %object or, if that is null, without arguments.
 ; Appends the answer to the list at %kept; returns the address, or -1 with a Python error. The tensor is at %answer.
 define private i64 @ask_python(ptr %function, ptr %object, ptr %kept, ptr %answer) {{
@@ -311,7 +326,12 @@ keep:
 failed:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _allocate_function() -> str:
+    """Returns the function that allocates a small result."""
+    return f"""\
 ; Makes a new tensor for %result, as an object at %answer; returns its address, or -1 if Python has to allocate it.
 define private i64 @allocate(ptr %result, ptr %answer) {{
   %slot = alloca ptr
@@ -345,7 +365,12 @@ drop:
 miss:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _run_functions() -> str:
+    """Returns the function that calls the entry, and the one that reads the clock for it."""
+    return f"""\
 define private i64 @nanoseconds() {{
   %time = alloca [2 x i64]
   call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %time)
@@ -384,7 +409,12 @@ done:
   store i64 %next, ptr %is_long.at
   ret void
 }}
+"""
 
+
+def _native_function() -> str:
+    """Returns the native function: it collects the arguments and results, and calls the entry."""
+    return f"""\
 ; METH_FASTCALL: %self is a tuple whose first item is the address of the call's record.
 define ptr @{NATIVE_FUNCTION}(ptr %self, ptr %inputs, i64 %n) {{
   %kept = alloca ptr

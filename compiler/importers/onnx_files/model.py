@@ -198,21 +198,36 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
             raise _rejection_error(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
             )
-        for number, dim in enumerate(tensor_type.shape.dim):
-            is_static = dim.HasField("dim_value")
-            if user_shape is not None:
-                is_resized |= is_static and dim.dim_value != user_shape.shape[number]
-                dim.dim_value = user_shape.shape[number]
-            elif not is_static:
-                size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
-                notes.append(f"{value.name}: {size} is set to 1; choose others with --shape")
-                dim.dim_value = 1
+        if user_shape is not None:
+            is_resized |= _set_shape(tensor_type, user_shape.shape)
+        else:
+            notes += _fix_dynamic_sizes(value.name, tensor_type)
     if notes or shapes:  # the stored shapes of intermediate values may be dynamic: they are inferred again
         del model.graph.value_info[:]
     # Declared shapes of outputs are inferred again if they are dynamic, or if they may follow from a replaced size.
     for value in model.graph.output:
         if is_resized or any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _set_shape(tensor_type: onnx.TypeProto.Tensor, shape: Sequence[int]) -> bool:
+    """Sets the sizes of a type to `shape`; returns whether a static size changes."""
+    is_resized = False
+    for dim, size in zip(tensor_type.shape.dim, shape, strict=True):
+        is_resized |= dim.HasField("dim_value") and dim.dim_value != size
+        dim.dim_value = size
+    return is_resized
+
+
+def _fix_dynamic_sizes(name: str, tensor_type: onnx.TypeProto.Tensor) -> list[str]:
+    """Sets the dynamic sizes of the type of input `name` to 1; returns a note on each."""
+    notes = []
+    for number, dim in enumerate(tensor_type.shape.dim):
+        if not dim.HasField("dim_value"):
+            size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
+            notes.append(f"{name}: {size} is set to 1; choose others with --shape")
+            dim.dim_value = 1
     return notes
 
 
