@@ -349,7 +349,7 @@ class Lend(Protocol):
 def unshared_storages(
     tensors: Sequence[torch.Tensor], numbers: Iterable[int], is_released: bool = False
 ) -> dict[int, torch.UntypedStorage]:
-    """Returns, by number, the storages of those tensors among `numbers` that nothing else uses.
+    """Returns the storages of the tensors at positions `numbers` that nothing else uses, by position.
 
     A tensor that does not begin at the start of its storage is left out: scratch memory may lie after the tensor.
     `tensors` are a tuple with saved tensors, made inside the backward function of an autograd function. In Python, only

@@ -134,8 +134,7 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
 def resolve_op(target: str) -> torch._ops.OpOverload:
     """Returns the torch op of a graph target, which is `PACKET.OVERLOAD` or `NAMESPACE.PACKET.OVERLOAD`.
 
-    The default namespace is `aten`, or `prims` if `aten` has no such op.
-    Raises `AttributeError` if torch has no such op.
+    The default namespace is `aten`, or `prims` if `aten` has no such op. Raises `AttributeError` if torch has none.
     """
     parts = target.split(".")
     namespaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Runs a program in eager: takes the tensors of the graph's placeholders, and returns the graph's results.
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
-# Takes tensors and a seed; returns the results with random errors, and with the same errors of the opposite sign.
+# Takes tensors and the seed of random errors; returns the results with these errors, and with those of opposite sign.
 Disturbed = Callable[[Sequence[torch.Tensor], int], tuple[list[Any], list[Any]]]
 
 
@@ -274,7 +274,10 @@ def make_values_file(
 
 
 class ResultWriter:
-    """Writes the values of a run: with `with_file`, as bytes of a `.npz` to `file`; unless `folder` is "", into it."""
+    """Writes the values of a run to a `.npz`, whose bytes are then in `file`, and to files in `folder`.
+
+    Without `with_file`, there is no `.npz`; if `folder` is "", there are no files.
+    """
 
     def __init__(self, captured: CapturedGraph, with_file: bool, folder: str) -> None:
         self._captured, self._with_file, self._folder = captured, with_file, folder

@@ -120,7 +120,7 @@ class LockstepInterpreter:
     `release`. `on_node` is called with each node and its value, while its operands are still available. `reads` maps
     the stable name of a node to the names of further nodes whose values `on_node` needs.
 
-    With the `reference` "float64", nodes are computed in double precision, except `narrow_nodes`, whose ops lack it.
+    With the `reference` "float64", nodes are computed in double precision, except `narrow_nodes`, whose ops cannot.
     Nodes in `precisions` compute their products in the given precision. Random ops draw from a copy of torch's
     generator, so that the compiled program, which draws from the generator itself, gets the same numbers.
     """
@@ -152,7 +152,7 @@ class LockstepInterpreter:
         return self._values[name]
 
     def reach(self, stable: str) -> torch.Tensor:
-        """Computes all nodes up to the node `stable`; returns its value. Raises `KeyError` if it is not in `held`."""
+        """Computes all nodes up to node `stable`; returns its value. Raises `KeyError` for a node not in `held`."""
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:

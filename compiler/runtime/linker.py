@@ -242,7 +242,7 @@ def find_fork(lookup: Lookup) -> ForkDefinition | None:
 
 
 def _lookups() -> Iterator[Lookup]:
-    """Yields look-ups in torch's order of binding: the process (a preloaded runtime), torch's library with its own."""
+    """Yields look-ups in torch's order of binding: the whole process (a preloaded runtime), then torch's libraries."""
     if sys.platform == "win32":
         yield from _windows_lookups()
         return

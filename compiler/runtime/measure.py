@@ -261,7 +261,7 @@ def compare_with_reference(
 ) -> tuple[OutputReport, ...]:  # fmt: skip
     """Compares compiled results with those of `reference`, which is `captured` or the same program in other precisions.
 
-    `expected` are eager's results. In other precisions, each report has the `relative_rms` of the reference and eager.
+    `expected` are eager's results. In other precisions, each report also has the `relative_rms` of the reference.
     """
     if not reference.precisions:
         return compare_results(captured, results, expected, equal_nan)

@@ -302,13 +302,11 @@ def run_and_compare_with_native(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """Returns what `run_and_compare` returns, for a program of another compiler, which is in `process`.
+    """Runs the program of another compiler and eager; returns a report like that of `run_and_compare`.
 
-    `native` is this compiler's code of the same graph, which is compared too. Parameters that are not listed here are
-    those of `run_and_compare`.
-
-    `process` was forked before torch has threads. Loading includes one call. Raises what `process` raises; errors of
-    `native` are in its part of the report.
+    The program is in `process`, which was forked before torch had threads. `native` is this compiler's code of the same
+    graph, which is compared too. The other parameters are those of `run_and_compare`. Loading includes one call. Raises
+    what `process` raises; errors of `native` are in its part of the report.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with process, torch_threads(threads), torch.no_grad():

@@ -162,7 +162,7 @@ def _count_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
 
 
 def round_at_random(value: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Rounds a double-precision tensor to `dtype`: each element to one of the two nearest numbers, at random."""
+    """Rounds a double-precision tensor to `dtype`: each element at random to one of its two neighbours in this type."""
     if value.is_complex():
         part = {torch.complex64: torch.float32, torch.complex32: torch.float16}.get(dtype, torch.float64)
         real, imaginary = (round_at_random(x, part, generator) for x in (value.real, value.imag))

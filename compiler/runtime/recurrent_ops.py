@@ -169,7 +169,7 @@ def _rnn_saving(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
     return _rnn_layer(*arguments, **options)
 
 
-# In these functions, `output`, `hidden` and `cell` are gradients: of the output, and of the states after step `i`.
+# In the next three functions, `output`, `hidden` and `cell` are gradients: of the output, and of the last states.
 
 
 def _lstm_backward(

@@ -340,7 +340,7 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
 def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     """Returns the larger differences from eager of two runs with errors of opposite signs.
 
-    These spreads are not complete, because the errors of unknown ops are only a few roundings of their results.
+    The spreads are not complete, because ops that are not known to sum get errors of only a few roundings.
     """
     assert captured.disturbed is not None
     if not captured.exact_results:  # the spreads were on disk

@@ -77,7 +77,7 @@ def wrap(
 def _static_output(
     out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature
 ) -> SignatureValue:
-    """Returns an output with its static shape; `shapes` are those of the arguments, which may be outputs if written."""
+    """Returns an output with its static shape; that of a written argument is in `shapes`, those of the arguments."""
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
@@ -85,7 +85,7 @@ def _static_output(
 
 
 def _element_type(value: SignatureValue) -> ir.Type:
-    """Returns the element type in the wrapper: that of a tensor or buffer, or of the memory of a number or pointer."""
+    """Returns the element type in the wrapper: that of a tensor or buffer, else `value.dtype` (i64 for `index`)."""
     if value.holder in ("tensor", "buffer"):
         return value.mlir_type.element_type
     return mlir_element_type_get(value.dtype)

@@ -115,9 +115,9 @@ class _OperatorRewriter:
         self._append_quantised(node, name, operands, *_scale_and_zero(node.input[3:]), attributes)
 
     def _dequantise(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
-        """Appends the node that dequantises `tensor`: its name, that of its scale and, unless it is 0, its zero point.
+        """Appends the node that dequantises `tensor`: the names of a tensor, of its scale, perhaps of its zero point.
 
-        `role` is the end of the name of the new value. `axis` is the dim of the channels if each may have a scale.
+        `role` ends the name of the new value, which is returned. `axis` is the dim of channels that may have scales.
         """
         name, scale, zero = [*tensor, "", ""][:3]
         is_by_channel = axis is not None and self._constant_array(node, scale).size > 1

@@ -174,7 +174,7 @@ class _Loading:
     def _capture_named(self) -> None:
         """Captures the global that the source names.
 
-        Does nothing for a module without `example_inputs` if the script has calls of modules that were captured.
+        Does nothing for a module without `example_inputs` if calls of modules in the script were captured.
         """
         name = self._location.name
         if name not in self._names:
@@ -233,7 +233,7 @@ class _Loading:
                 ) from error
 
     def _describe_graph(self, graphs: Sequence[CapturedGraph]) -> bytes:
-        """Returns the `known_graph` of the call at the end of the script; b"" if `graphs` are not one graph of it."""
+        """Returns the `known_graph` of the call at the end of the script; b"" unless it has one graph, in `graphs`."""
         if self._call is None or len(graphs) != 1 or graphs[0].info.break_reason or self._tape.exports:
             return b""
         (function, args, kwargs), structure = self._call

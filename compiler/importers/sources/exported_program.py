@@ -150,7 +150,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
 
 
 def _forbidden_callees(node: torch.fx.Node) -> Iterator[object]:
-    """Yields the forbidden callees of a node. Functions that are operands, of a higher-order op, may only be ops."""
+    """Yields the forbidden callees of a node. Functions among its operands, as of higher-order ops, must be ops."""
     if node.op == "call_function" and not _is_allowed(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):

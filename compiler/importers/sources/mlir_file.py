@@ -131,7 +131,7 @@ def program_of_module(
 
 
 def _example_tensors(names: Mapping[str, object]) -> list[torch.Tensor] | None:
-    """Returns the script's `example_inputs` as tensors; `None` without inputs, or if some are no tensors or arrays."""
+    """Returns the script's `example_inputs` as tensors; `None` without inputs, or if one is no tensor or array."""
     example_inputs = names.get(INPUTS)
     values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None

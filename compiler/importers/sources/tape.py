@@ -122,7 +122,7 @@ class Tape:
     # ---- replacements of PyTorch's functions while the script runs ----
 
     def _compile(self, model: Callable[..., object] | None = None, **options: Any) -> object:
-        """Replaces `torch.compile`: compiles by a backend that captures graphs, unless the script's one does so."""
+        """Replaces `torch.compile`: compiles by a backend that captures graphs, or by the script's `DynamoCompiler`."""
         if model is None:
             return functools.partial(self._compile, **options)
         if self.exports:

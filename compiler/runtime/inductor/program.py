@@ -102,7 +102,7 @@ def _without_aliases(fx_graph: torch.fx.Graph, results: Sequence[torch.fx.Node])
 def _is_view(node: torch.fx.Node) -> bool:
     """Returns whether a node may return memory of an operand, by the schema of its op.
 
-    A `getitem` may do so if the op may whose result the `getitem` selects.
+    A `getitem` may if the op that computes its operand may.
     """
     if node.target is operator.getitem:
         return _is_view(node.all_input_nodes[0])

@@ -1,6 +1,6 @@
 """Finds the Buddy nodes that Inductor's FX nodes, scheduler nodes, lines of code and instructions come from.
 
-It records the paths of the kernels' shared libraries during compilation, and disassembles them.
+Also records the paths of the kernels' shared libraries during compilation, and disassembles the libraries.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FxOrigins:
 
 
 def _position(node: Any) -> Any:
-    """Returns a sort key: FX nodes in the order of their graph."""
+    """Returns a key that sorts FX nodes in the order of their graph."""
     return getattr(node, "_sort_key", ())
 
 
