@@ -84,8 +84,9 @@ def compare(
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(
-            name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_describe_form(compiled)
-        )
+            name, tuple(eager.shape), dtype, max_abs=math.nan, max_rel=math.nan, verdict="missing",
+            where=_describe_form(compiled),
+        )  # fmt: skip
     tolerance = allowed or tolerance_of(eager.dtype)
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
@@ -160,9 +161,9 @@ def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
         name,
         tuple(compiled.shape),
         str(compiled.dtype).removeprefix("torch."),
-        math.nan,
-        math.nan,
-        "unchecked",
+        max_abs=math.nan,
+        max_rel=math.nan,
+        verdict="unchecked",
         nans=_count(_nans(compiled)),
         infs=_count(_infinities(compiled)),
         histogram=bins,

@@ -376,8 +376,10 @@ def _memory_use(
         for tensor, kind in zip(captured.tensors, captured.graph.kinds, strict=False)
         if kind is NodeType.FakeNode
     }
-    code = sum(map(len, artifact.objects))
-    return MemoryUse(first_peak, eager_peak, program.packed_bytes, sum(storages.values()), artifact.arena, code)
+    return MemoryUse(
+        compiled=first_peak, eager=eager_peak, packed=program.packed_bytes, weights=sum(storages.values()),
+        arena=artifact.arena, code=sum(map(len, artifact.objects)),
+    )  # fmt: skip
 
 
 def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:

@@ -233,26 +233,28 @@ def _is_usable(spread: Spread, eager: torch.Tensor) -> bool:
 
 
 def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> tuple[ErrorCheck, ...]:
-    """Returns the checks of the greatest error, of the root mean square, and of that of the worst slice of each dim.
+    """Returns the checks of the greatest error, of the rms of all errors, and of the rms of the worst slice of each dim.
 
     A few roundings are allowed for any spread.
     """
     difference, magnitude = measure_difference(compiled, eager), _magnitude(eager)
     few_roundings = _few_roundings(eager.dtype)
-    checks = []
-    for error_name, error, error_of_spread, size, size_name in (
-        ("max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"),
-        ("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager"),
-    ):
+
+    def make_check(name: str, error: float, error_of_spread: float, size: float, size_name: str) -> ErrorCheck:
         rule = f"{few_roundings:.1e} x {size_name} {size:.2g}"
         if MULTIPLE * error_of_spread > few_roundings * size:
             rule = f"{MULTIPLE:g} x spread {error_of_spread:.1e}"
-        checks.append(ErrorCheck(error_name, error, max(MULTIPLE * error_of_spread, few_roundings * size), rule))
-    rms_limit = checks[1].allowed
+        return ErrorCheck(name, error, max(MULTIPLE * error_of_spread, few_roundings * size), rule)
+
+    largest_check = make_check(
+        "max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"
+    )
+    rms_check = make_check("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager")
+    checks = [largest_check, rms_check]
     for dim, rms in difference.slices.items():
         if dim not in spread.slices:
             continue
-        limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_limit)
+        limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_check.allowed)
         worst = int((rms - limits).argmax())
         index = ", ".join(str(worst) if axis == dim else ":" for axis in range(eager.dim()))
         rule = f"{MULTIPLE:g} x spread of the slice, at least the limit of all"

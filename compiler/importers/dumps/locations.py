@@ -42,7 +42,12 @@ def source_line_rows(source_lines: Iterable[str]) -> tuple[NodeRow, ...]:
     rows = []
     for index, (file, line) in enumerate(positions):
         text = f"{file}:{line}"
-        rows.append(NodeRow(index, text, "source line", text, file, str(line), "", location=text))
+        rows.append(
+            NodeRow(
+                index, stable=text, opcode="source line", name=text, target=file, args=str(line), kwargs="",
+                location=text,
+            )
+        )  # fmt: skip
     return tuple(rows)
 
 

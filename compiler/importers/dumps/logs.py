@@ -241,10 +241,10 @@ class _LogReader:
         # A header without a pass stands for output before the first header.
         op = (header.op or first_op_name(stage_hash.head)) if header.language == "mlir" and header.pipeline else ""
         stage = DumpStage(
-            header.title, header.language, _PHASES[header.language], self._file_number, self._start,
-            stage_hash.length, stage_hash.total_lines, stage_hash.digest, anchor, header.ran_on, failed=header.failed,
-            ops=stage_hash.ops,
-            pipeline=header.pipeline, before=header.before, op=op,
+            header.title, header.language, _PHASES[header.language], self._file_number, offset=self._start,
+            length=stage_hash.length, lines=stage_hash.total_lines, digest=stage_hash.digest, anchor=anchor,
+            ran_on=header.ran_on, failed=header.failed, ops=stage_hash.ops, pipeline=header.pipeline,
+            before=header.before, op=op,
         )  # fmt: skip
         self._dump.add(stage)
 
@@ -369,8 +369,8 @@ class _TextReader:
         start, self.start = self.start, None
         if start is not None and self._hash.length:
             stage = DumpStage(
-                start.title, "python", start.phase, self._file_number, self._position, self._length,
-                self._hash.total_lines, self._hash.digest, start.anchor, strip=self._strip,
+                start.title, "python", start.phase, self._file_number, offset=self._position, length=self._length,
+                lines=self._hash.total_lines, digest=self._hash.digest, anchor=start.anchor, strip=self._strip,
             )  # fmt: skip
             self._dump.add(stage)
 

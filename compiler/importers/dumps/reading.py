@@ -94,9 +94,8 @@ class FolderScan:
         language = language_of_text(stage_hash.head) if stage_file.language == "text" else stage_file.language
         anchor = stage_file.anchor or anchor_of(stage_hash.head, language, "")
         stage = DumpStage(
-            stage_file.title, language, stage_file.phase, len(dump.files), start, stage_hash.length,
-            stage_hash.total_lines, stage_hash.digest, anchor,
-            ops=stage_hash.ops,
+            stage_file.title, language, stage_file.phase, len(dump.files), offset=start, length=stage_hash.length,
+            lines=stage_hash.total_lines, digest=stage_hash.digest, anchor=anchor, ops=stage_hash.ops,
             pipeline=header.pipeline if header is not None else "",
             op=first_op_name(stage_hash.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip

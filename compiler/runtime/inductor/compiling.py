@@ -398,8 +398,8 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
     def report_stage(finished: InductorStage) -> None:
         text = text_of(finished.lines)
         stage = Stage(
-            len(stages), finished.name, finished.name, "", 0, milliseconds=1e3 * finished.seconds, ops=finished.items,
-            language=finished.language, origins=text.origins,
+            len(stages), name=finished.name, phase=finished.name, text="", lines=0,
+            milliseconds=1e3 * finished.seconds, ops=finished.items, language=finished.language, origins=text.origins,
         )  # fmt: skip
         stages.append(stage)
         sender.send_stage(stage, text)

@@ -305,8 +305,8 @@ class PrecisionSearch:
         self.report(
             Attempted(
                 self.frame.request, self.count, choice_texts, result.ratio, result.median, result.eager,
-                result.compile_seconds, result.problem, not result.problem and result.ratio < self.best_ratio,
-                self.elapsed, result.error,
+                result.compile_seconds, result.problem, best=not result.problem and result.ratio < self.best_ratio,
+                elapsed=self.elapsed, error=result.error,
             )
         )  # fmt: skip
         self.count += 1
@@ -326,10 +326,10 @@ class PrecisionSearch:
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
         applied = tuple(replace(node, precision=recipe.precision_of(node.node)) for node in nodes)
         return Tuned(
-            self.frame.request, recipe, _choice_texts(chosen) if is_best else ("the first recipe",), self.count,
-            self.count,
-            self.best_ratio if is_best else first.ratio, final.ratio, final.low, final.high, self.elapsed,
-            (*self.notes, *notes), applied, estimated_front(steps),
+            self.frame.request, recipe, _choice_texts(chosen) if is_best else ("the first recipe",),
+            tried=self.count, size=self.count, ratio=self.best_ratio if is_best else first.ratio, gain=final.ratio,
+            gain_low=final.low, gain_high=final.high, seconds=self.elapsed, notes=(*self.notes, *notes),
+            nodes=applied, front=estimated_front(steps),
         )  # fmt: skip
 
     # ---- messages ----------------------------------------------------------------------------------------------------
