@@ -47,7 +47,7 @@ class EagerOps:
             raise error
 
     def reraise_after(self, *_: torch.Tensor) -> None:
-        """Like `reraise`, after a call with these arguments."""
+        """Does what `reraise` does; gets the arguments of the call, which it ignores."""
         self.reraise()
 
     def report(

@@ -204,8 +204,8 @@ class LoadedProgram:
     per loop: 1 if the process has no OpenMP runtime. With `with_addresses`, `functions` has the address and size of
     each function.
 
-    Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
-    `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
+    Weights may change between calls, so those that the code needs in packed form are packed in each call. With
+    `frozen`, the caller promises that weights do not change while the program lives, and they are packed once. Frozen
     weights that another program has packed in the same way are taken from `shared_weights`. With `releases`, the memory
     of frozen parameters that the code reads only in packed form is released. `scratch` is memory that calls of other
     programs use too.
@@ -227,9 +227,9 @@ class LoadedProgram:
         self._library = Library(
             artifact.objects,
             _arities(artifact),
-            {**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
-            (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
-            tuple(sizes),
+            imports={**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
+            support=(fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
+            exported=tuple(sizes),
         )
         self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
         self._entry = self._library[artifact.entry]

@@ -233,7 +233,7 @@ def _is_usable(spread: Spread, eager: torch.Tensor) -> bool:
 
 
 def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> tuple[ErrorCheck, ...]:
-    """Returns the checks of the greatest error, of the rms of all errors, and of the rms of the worst slice of each dim.
+    """Returns the checks of the greatest error, of the rms error, and of the rms error of the worst slice of each dim.
 
     A few roundings are allowed for any spread.
     """

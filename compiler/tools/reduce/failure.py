@@ -108,7 +108,7 @@ def execute(failure: Failure, path: str) -> CommandExecution:
 
 
 def execute_in_fork(failure: Failure, path: str) -> CommandExecution:
-    """Does what `execute` does, in a fork of this process, for a `failure` that `forks`; it must have one thread."""
+    """Runs the command as `execute` does, but in a fork of this process, which must have one thread."""
     _, _, module, *words = failure.words(path)
     run = _warm_main(module)
     with tempfile.TemporaryFile() as output:
