@@ -174,9 +174,9 @@ def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.G
 
 
 def _read_file(choice: InputChoice) -> Any:
-    """Returns the contents of a file without executing code in it.
+    """Returns the content of a file without executing code in it. Raises `InputError`.
 
-    These are an array for a `.npy`, a dict of arrays for a `.npz`, the saved object for a `.pt`. Raises `InputError`.
+    The content is an array for a `.npy`, a dict of arrays for a `.npz`, and the saved object for a `.pt`.
     """
     file = io.BytesIO(choice.content)
     try:

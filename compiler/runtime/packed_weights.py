@@ -52,8 +52,8 @@ class SharedWeights:
 class SharedArgument:
     """Copies that one argument may take from `shared_weights` instead of packing, if they are packed in the same way.
 
-    This is checked on the first weight whose elements are distinguishable: it is packed, and compared with the shared
-    copy. One weight is enough, because packing moves elements and pads with zeros, independent of their values.
+    The check packs the first weight whose elements are distinguishable, and compares the result with the shared copy.
+    One weight is enough, because packing moves elements and pads with zeros, independent of their values.
     """
 
     def __init__(self, shared_weights: SharedWeights) -> None:

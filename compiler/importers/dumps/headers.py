@@ -77,6 +77,7 @@ def read_header(line: bytes) -> Header | None:
 
 
 def _mlir_header(match: re.Match[bytes]) -> Header:
+    """Returns the header in a match of `_MLIR`."""
     name = _decode_name(match["name"])
     argument = _MLIR_ARGUMENT.fullmatch(name)
     title, pipeline, has_failed = name, "", bool(match["failed"])
@@ -97,6 +98,7 @@ def _mlir_header(match: re.Match[bytes]) -> Header:
 
 
 def _llvm_header(match: re.Match[bytes]) -> Header:
+    """Returns the header in a match of `_LLVM`."""
     if match["start"]:
         return Header("start", "llvm")
     if match["name_without_ir"] is not None:

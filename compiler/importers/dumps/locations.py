@@ -58,6 +58,7 @@ def _source_lines_of_mlir(text: str) -> list[SourceLines]:
     resolved: dict[str, SourceLines] = {}
 
     def resolve(parts: str, depth: int = 0) -> SourceLines:
+        """Returns the source lines in the text of a location, and in the locations that it refers to."""
         source_lines: dict[str, None] = {}
         for path, line, alias in _MLIR_PART.findall(parts):
             if path and line != "0":

@@ -220,6 +220,7 @@ class _LogReader:
         self._hash = StageHash(header.language, self._counts_ops)
 
     def _end_stage(self) -> None:
+        """Adds the stage of the last header to the dump, unless the header has no IR."""
         header, dump, stage_hash = self._header, self._dump, self._hash
         if header is None:
             if stage_hash.length:
@@ -311,6 +312,7 @@ class TorchLogScan:
             )
 
     def _read_log(self, reader: _TextReader, data: bytes, position: int) -> None:
+        """Reads lines of TORCH_LOGS, which are at byte `position` of the file."""
         for line in data.splitlines(keepends=True):
             match = TORCH_PREFIX.match(line)
             if match is None:
@@ -327,6 +329,7 @@ class TorchLogScan:
             position += len(line)
 
     def _read_trace(self, reader: _TextReader, data: bytes, position: int) -> None:
+        """Reads lines of TORCH_TRACE, which are at byte `position` of the file."""
         for line in data.splitlines(keepends=True):
             if line.startswith(b"\t"):
                 if reader.start is not None:

@@ -173,6 +173,7 @@ def _static_size(size: int | None) -> int:
 def _read_signature(
     entry: ir.Operation, module: ir.Module, name: str, user_shapes: list[InputShape]
 ) -> FunctionSignature:
+    """Returns the signature of the function `entry`. Raises `NotRunnableError`."""
     inputs, results = argument_types(entry)
     arguments, outputs = signature_values(inputs, "arg", user_shapes), signature_values(results, "result")
     writes = WriteEffects(module.operation)

@@ -122,6 +122,7 @@ def _from_number(value: SignatureValue, result: ir.Value) -> ir.Value:
 
 
 def _wrap_tensors(module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Adds a wrapper whose arguments and results are tensors."""
     inputs = [
         ir.RankedTensorType.get(shape, _element_type(value))
         for value, shape in zip(signature.arguments, shapes, strict=True)

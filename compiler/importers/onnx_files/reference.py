@@ -47,6 +47,7 @@ class Reference:
 
 
 def _make_runtime_evaluation(content: bytes) -> Evaluate | None:
+    """Returns the evaluation by ONNX Runtime; `None` if that is not installed."""
     try:
         import onnxruntime
     except ModuleNotFoundError:

@@ -70,6 +70,7 @@ def capture_exported(opening: Opening, program: ExportedProgram) -> CapturedProg
 
 
 def _read(opening: Opening) -> ExportedProgram:
+    """Returns the program in the file, without running code in it. Raises `SourceError`."""
     content = opening.path.read_bytes()
     _check_modules(opening)
     try:

@@ -43,6 +43,7 @@ def load(opening: Opening) -> CapturedProgram:
 
 
 def _read(opening: Opening) -> torch.jit.ScriptModule:
+    """Returns the module in the file, in eval mode. Raises `SourceError`."""
     try:
         _check_code(opening)
         with warnings.catch_warnings():

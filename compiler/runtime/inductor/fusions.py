@@ -54,7 +54,7 @@ class FusionLog:
 
         log = self
 
-        # Both functions replace methods of Inductor, so `self` of the second one is a scheduler.
+        # Both functions replace methods of Inductor, so `self` of `consider` is a scheduler.
         def note(reason: WhyNoFuse, text: str, *arguments: object) -> None:
             log._reasons.append((reason.name1, reason.name2, text % arguments if arguments else text))
             explain(reason, text, *arguments)

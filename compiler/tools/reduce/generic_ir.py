@@ -181,6 +181,7 @@ class _Printer:
         return name if len(values) == 1 else f"{name}:{len(values)}"
 
     def _print_op(self, op: IrOp, indent: str) -> None:
+        """Appends the lines of an op and of its regions."""
         parts = [f'{indent}"{op.name}"']
         parts.append(f"({', '.join(map(self._name_of, op.operands))})")
         if op.results:
@@ -375,6 +376,7 @@ class _Parser(Scanner):
         return module
 
     def _parse_op(self, scope: _Scope) -> IrOp:
+        """Reads an op with its regions; `scope` resolves its operands when their definitions are read."""
         result_names = self._parse_result_names()
         op = IrOp(self.require(_STRING, "an op in generic form")[1:-1])
         self.expect("(")
@@ -436,6 +438,7 @@ class _Parser(Scanner):
         return entries
 
     def _parse_function_type(self) -> tuple[list[str], list[str]]:
+        """Reads a function type; returns the types of the operands, and those of the results."""
         self.expect("(")
         inputs = split_list(self.take_balanced(""))
         self.expect(")")
@@ -447,6 +450,7 @@ class _Parser(Scanner):
         return inputs, outputs
 
     def _parse_region(self, parent: _Scope) -> IrRegion:
+        """Reads a region in braces; its values are in a new scope inside `parent`."""
         scope, region = _Scope(parent), IrRegion()
         self.expect("{")
         while not self.take("}"):

@@ -206,6 +206,7 @@ class _WorkerPool:
         return self._executor.submit(self._ask, request)
 
     def _ask(self, request: TryModule | PrintGeneric) -> ModuleTried | GenericPrinted | None:
+        """Waits for an idle worker, and returns its answer (see `submit`)."""
         worker = self._idle.get()
         try:
             if self._closed:

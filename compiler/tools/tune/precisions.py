@@ -315,6 +315,7 @@ class PrecisionSearch:
     async def _finish(
         self, first: RecipeTried, nodes: Sequence[NodePrecision], steps: Sequence[PrecisionStep]
     ) -> Tuned:
+        """Compares the best recipe with the first one, whose trial is `first`; returns the result of the search."""
         chosen, final = self.chosen or {}, RecipesCompared(1.0, 1.0, 1.0)
         best = self._recipe(chosen) if chosen or first.problem else self.frame.recipe
         if best != self.frame.recipe:

@@ -286,6 +286,7 @@ def _load_bundle(load_message: LoadBundle) -> Any:
 
 
 def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
+    """Returns the captured graph of the message; `None` if it fails, after a `FailureReply`."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program
