@@ -161,8 +161,8 @@ def dialects_of(module: ir.Module) -> tuple[str, ...]:
 def phase_of(module: ir.Module) -> str:
     """Returns the phase of a module.
 
-    The phase is `llvm` if the module has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has linalg ops
-    on buffers, else `loops`.
+    The phase is `llvm` if the module has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has
+    linalg ops on buffers, else `loops`.
     """
     dialects = set(dialects_of(module))
     if dialects <= _LLVM_DIALECTS:

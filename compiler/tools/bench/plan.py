@@ -73,9 +73,9 @@ OP_GROUP = "op"
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
-    The program is measured once in each of the `precisions`. For the task "dynamic", `example_inputs` is a list of inputs, whose
-    sizes may differ. For "training", the model returns a tensor, or a script's `loss(*results)` does, and a call is a
-    step of the script's `optimizer` (default: SGD).
+    The program is measured once in each of the `precisions`. For the task "dynamic", `example_inputs` is a list of
+    inputs, whose sizes may differ. For "training", the model returns a tensor, or a script's `loss(*results)` does, and
+    a call is a step of the script's `optimizer` (default: SGD).
     """
 
     name: str
