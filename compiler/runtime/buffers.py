@@ -1,12 +1,13 @@
 """Memory of compiled code: reused results, huge pages, packed weights, and conversions between tensors and memory.
 
-The first write to a page is slow, because the kernel has to find, clear and map it; so a result whose memory is free is
-reused by the next call. Address translation with pages of 4 KiB takes a third of the time of reading, so large tensors
-request huge pages, which Linux may grant. Packed weights are in one block, since each call reads them sequentially.
+The first write to a page is slow, because the operating system has to find, clear and map the page. So a call reuses
+the memory of earlier results that have been released. Address translation with pages of 4 KiB takes a third of the time
+of reading, so large tensors request huge pages, which Linux may grant. Packed weights are in one block, since each call
+reads them sequentially.
 
 A backward graph may write gradients to the memory of saved tensors after their last use, so that gradients and saved
-tensors need not be in memory at the same time. Only tensors that nothing but the call uses are lent to it: others are
-results of the program, kept by hooks on saved tensors, or saved for another backward pass.
+tensors need not be in memory at the same time. A call may write only to saved tensors that nothing else uses. Others
+are results of the program, are kept by hooks, or are needed by another backward pass.
 """
 
 from __future__ import annotations
@@ -72,12 +73,14 @@ def _advise(address: int, size: int, advice: int) -> None:
 # The C library reuses blocks of fewer bytes, which have mostly been written before (M_MMAP_THRESHOLD of glibc's
 # malloc).
 MIN_POOLED_BYTES = 128 << 10
-# Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
+# Blocks kept for each result: one that a caller still holds during the next call, and one that the next call writes.
 MAX_BUFFERS = 2
 # Maximum number of bytes in the pool of one program.
 MAX_POOLED_BYTES = 256 << 20
 
+# Returns the number of users of a storage's memory; `None` if this version of PyTorch has no such function.
 storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
+# The listed object of `references_of_listed_object`.
 _PROBES = [object()]
 
 
@@ -95,9 +98,9 @@ class BufferPool:
     A weak reference to a result's storage, such as `StorageWeakRef`, stays valid when the storage is reused.
     """
 
-    def __init__(self, results: int) -> None:
-        self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
-        self._reserved = [0] * results
+    def __init__(self, n_results: int) -> None:
+        self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(n_results)]
+        self._reserved_bytes = [0] * n_results
         self._freed_after_use: set[int] = set()
         self._lock = threading.Lock()
         self._lent = threading.local()
@@ -105,7 +108,7 @@ class BufferPool:
     def reserve(self, number: int, size: int) -> None:
         """Makes later tensors for result `number` have at least `size` bytes of memory."""
         with self._lock:
-            self._reserved[number] = max(self._reserved[number], size)
+            self._reserved_bytes[number] = max(self._reserved_bytes[number], size)
             self._storages[number].clear()
 
     def free_after_use(self, number: int) -> None:
@@ -116,7 +119,7 @@ class BufferPool:
 
     @contextmanager
     def lend(self, memory: dict[int, LentMemory]) -> Iterator[None]:
-        """Makes a call in this thread inside the `with` block use `memory` for these results, by their numbers."""
+        """Makes a call in this thread inside the `with` block use `memory`: memory for results, by their numbers."""
         self._lent.memory = memory
         try:
             yield
@@ -129,13 +132,13 @@ class BufferPool:
         lent: dict[int, LentMemory] | None = getattr(self._lent, "memory", None)
         if lent and (memory := lent.pop(number, None)) is not None:
             with self._lock:
-                self._storages[number].clear()  # calls that are lent no memory are rare
+                self._storages[number].clear()  # only calls without lent memory need them, and these are rare
             return torch.empty(0, dtype=dtype, device="cpu").set_(
                 memory.storage, memory.offset // dtype.itemsize, tuple(shape), row_major_strides(shape)
             )
         if size < MIN_POOLED_BYTES or storage_use_count is None:
             return huge_page_tensor(shape, dtype)
-        size = max(size, self._reserved[number])
+        size = max(size, self._reserved_bytes[number])
         with self._lock:
             storage = self._find_idle(self._storages[number], size)
         if storage is None:
@@ -145,7 +148,7 @@ class BufferPool:
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), row_major_strides(shape))
 
     def _find_idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
-        """Returns a block that no tensor uses, and whose storage has no other reference."""
+        """Returns a storage of `size` bytes that nothing outside of the pool uses or refers to; `None` without one."""
         assert storage_use_count is not None
         baseline = references_of_listed_object()
         for storage in storages:
@@ -160,7 +163,7 @@ class BufferPool:
         return None
 
     def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
-        """Keeps a block for reuse unless the pool is full; drops the oldest block if the result has `MAX_BUFFERS`."""
+        """Keeps `storage` for reuse unless the pool is full; drops the oldest one if the result has `MAX_BUFFERS`."""
         if number in self._freed_after_use:
             return
         storages = self._storages[number]
@@ -173,7 +176,7 @@ class BufferPool:
 def references_of_listed_object() -> int:
     """Returns the reference count of an object that only a sequence and a loop refer to.
 
-    It depends on how the interpreter calls `getrefcount`, which Dynamo changes.
+    The count depends on how the interpreter calls `getrefcount`, which Dynamo changes.
     """
     baseline = 0
     for probe in _PROBES:
@@ -208,9 +211,10 @@ class WorkArena:
     """`size` bytes of scratch memory, reused by each call. Overlapping calls get separate memory.
 
     The first call allocates the memory: programs are also created inside `torch.compile`, where tensors are fake.
-    Native calls use `words`, with the interpreter lock: the address of the memory, 0 before `lend` has allocated it,
-    and 1 while a call uses it. Calls by `borrow` use other memory than native ones. Programs whose calls mostly do not
-    overlap, such as a forward and a backward graph, may use one arena; each reserves what it needs before its calls.
+    Native calls access `words` under the interpreter lock. Word 0 is the address of the memory, or 0 before `lend` has
+    allocated it; word 1 is 1 while a call uses the memory, else 0. `borrow` yields other memory than native calls use.
+    Programs whose calls mostly do not overlap, such as a forward and a backward graph, may use one arena; each reserves
+    what it needs before its calls.
     """
 
     def __init__(self, size: int = 0) -> None:
@@ -224,7 +228,7 @@ class WorkArena:
 
     @property
     def size(self) -> int:
-        """The bytes of memory of later calls."""
+        """The size of the memory of later calls, in bytes."""
         return self._size
 
     def reserve(self, size: int) -> None:
@@ -249,7 +253,7 @@ class WorkArena:
         self._lent = None
 
     def lend(self) -> tuple[torch.Tensor, int]:
-        """Returns memory for one native call, and its address; the first time this is the memory of `words`, in use."""
+        """Returns memory for one native call, and its address; the first memory is stored in `words`, as in use."""
         memory = _allocate_aligned(self._size)
         with self._lock:
             if self._is_kept and self._lent is None and len(memory) == self._size:
@@ -325,7 +329,7 @@ def _allocate_packed(size: int) -> torch.Tensor:
 
 def releases_saved_tensors() -> bool:
     """True inside a backward pass that releases saved tensors after use, and whose results have no gradients."""
-    # Dynamo, for compiled autograd, cannot trace the question.
+    # Compiled autograd runs this under Dynamo, which cannot trace the calls below.
     if torch.compiler.is_compiling():
         return False
     return not torch.is_grad_enabled() and not torch._C._autograd._get_current_graph_task_keep_graph()
@@ -334,7 +338,7 @@ def releases_saved_tensors() -> bool:
 class Lend(Protocol):
     """Returns a context in which a call may write results to those of its inputs `tensors` that nothing else uses.
 
-    Returns `None` if it writes to none. See `unshared_storages` for the parameters.
+    Returns `None` if the program never writes to inputs. See `unshared_storages` for the parameters.
     """
 
     def __call__(
@@ -345,25 +349,30 @@ class Lend(Protocol):
 def unshared_storages(
     tensors: Sequence[torch.Tensor], numbers: Iterable[int], is_released: bool = False
 ) -> dict[int, torch.UntypedStorage]:
-    """Returns the storages of those tensors with `numbers` that nothing else uses, by number.
+    """Returns the storages of the tensors at positions `numbers` that nothing else uses, by position.
 
     A tensor that does not begin at the start of its storage is left out: scratch memory may lie after the tensor.
     `tensors` are a tuple with saved tensors, made inside the backward function of an autograd function. In Python, only
     this tuple may refer to them, and only a `BufferPool` to their storages. `is_released` says that the autograd
     function has released its saved tensors.
     """
-    expected = _expected_counts()
-    if expected is not None and is_released:
-        expected = (0, expected[1])
+    expected = _expected_uses()
+    if expected is None:
+        return {}
+    if is_released:
+        expected = (0, expected[1])  # the autograd function has no references
     return {
         number: tensors[number].untyped_storage()
         for number in numbers
-        if expected is not None and tensors[number].storage_offset() == 0 and _count_uses(tensors, number) == expected
+        if tensors[number].storage_offset() == 0 and _count_uses(tensors, number) == expected
     }
 
 
 def _count_uses(tensors: Sequence[torch.Tensor], number: int) -> tuple[int, int]:
-    """Returns the number of references to a tensor, less those of a listed object, and that of users of its storage."""
+    """Returns the uses of a tensor: references beyond those of a listed object, and users of its storage.
+
+    The second number is -1 if other processes share the storage.
+    """
     assert storage_use_count is not None
     tensor = tensors[number]
     references = getrefcount(tensor) - references_of_listed_object()
@@ -372,8 +381,8 @@ def _count_uses(tensors: Sequence[torch.Tensor], number: int) -> tuple[int, int]
 
 
 @lru_cache(maxsize=1)
-def _expected_counts() -> tuple[int, int] | None:
-    """Returns the result of `_count_uses` for a tensor that nothing else uses; `None` if it cannot be found out."""
+def _expected_uses() -> tuple[int, int] | None:
+    """Returns the result of `_count_uses` for a saved tensor that nothing else uses; `None` if PyTorch cannot count."""
     if storage_use_count is None:
         return None
     counts: list[tuple[int, int]] = []

@@ -47,7 +47,7 @@ class EagerOps:
             raise error
 
     def reraise_after(self, *_: torch.Tensor) -> None:
-        """Like `reraise`, after a call with these arguments."""
+        """Does what `reraise` does; gets the arguments of the call, which it ignores."""
         self.reraise()
 
     def report(
@@ -79,7 +79,8 @@ class EagerOps:
                     if call.for_error:
                         raise UnsupportedValuesError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
-                    if not call.results and isinstance(error, Exception):
+                    is_check = not call.results  # eager was called only for its error
+                    if is_check and isinstance(error, Exception):
                         _mark_rejection(error)
                     self._thread_local.error = error
                     self.failures.value = next(self._failure_numbers)  # one that no other thread has stored
@@ -100,7 +101,7 @@ def _mark_rejection(error: Exception) -> None:
 
 
 def is_rejection(error: Exception) -> bool:
-    """True if eager raised `error` because it rejects a value that a check of compiled code found."""
+    """True if eager raised `error` for a value that a check of compiled code had rejected."""
     return getattr(error, "buddy_rejection", False)
 
 
@@ -113,11 +114,11 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
         n_inputs = sum(shape.is_passed for shape in input_shapes)
         symbols = dict(zip(call.symbols, addresses[n_inputs:], strict=False))
         pointers = iter([*addresses[:n_inputs], *addresses[n_inputs + len(symbols) :]])
-        pairs = zip((*input_shapes, *result_shapes), (*call.inputs, *call.results), strict=True)
+        shapes_and_specs = zip((*input_shapes, *result_shapes), (*call.inputs, *call.results), strict=True)
         # A buffer without elements may have a null address, which ctypes passes as None.
         tensors = [
             view_memory((next(pointers) or 0) if shape.is_passed else 0, shape.at(symbols), torch_dtype(spec))
-            for shape, spec in pairs
+            for shape, spec in shapes_and_specs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_to_torch_argument(value, inputs, symbols) for value in call.arguments]
@@ -131,9 +132,9 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
 
 
 def resolve_op(target: str) -> torch._ops.OpOverload:
-    """Returns the torch op of a graph target: `add.Tensor` is in `aten` (else `prims`); others include the namespace.
+    """Returns the torch op of a graph target, which is `PACKET.OVERLOAD` or `NAMESPACE.PACKET.OVERLOAD`.
 
-    Raises `AttributeError` if torch has no such op.
+    The default namespace is `aten`, or `prims` if `aten` has no such op. Raises `AttributeError` if torch has none.
     """
     parts = target.split(".")
     namespaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]

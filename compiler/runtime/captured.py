@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 # Runs a program in eager: takes the tensors of the graph's placeholders, and returns the graph's results.
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
-# Returns the results on tensors, with random errors from a seed, and with the same errors of the opposite sign.
+# Takes tensors and the seed of random errors; returns the results with these errors, and with those of opposite sign.
 Disturbed = Callable[[Sequence[torch.Tensor], int], tuple[list[Any], list[Any]]]
 
 
 class Spread(NamedTuple):
-    """The size of the differences between two tensors: the maximum, the root mean square, and that of each slice.
+    """The size of the differences between two tensors: `largest` is the maximum, `rms` the root mean square.
 
-    `slices` maps a dim to the root mean squares of the slices along it, as a tensor of the dim's size. Unless it
-    `is_complete`, a spread may be too small: some ops do not support double precision, and were computed in the
-    program's precision in both runs.
+    `slices` maps a dim to the root mean squares of the slices along this dim, as a tensor of the dim's size. A spread
+    that is not `is_complete` may be too small: some ops do not support double precision, so both runs computed them in
+    the program's precision.
     """
 
     largest: float
@@ -65,8 +65,8 @@ class CapturedGraph:
     no tensor's shape contains.
 
     `eager(tensors)` returns the graph's results, in order, without writing to `tensors`; if it is `None`, the graph has
-    no reference. `eager_to_time(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops,
-    where the graph computes random numbers from a seed, which is placeholder `seed`.
+    no reference. `eager_to_time(tensors)`, if given, is timed instead of `eager`: it draws random numbers by PyTorch's
+    own ops. The graph computes them from a seed, which is placeholder number `seed`.
 
     `result_names` are the names that the program gives its results, such as the keys of a dict that it returns;
     `names_of_results()` are these, or the nodes' names if the program gives none.
@@ -80,12 +80,12 @@ class CapturedGraph:
     `disturbed(tensors, seed)` returns the results of two runs of the reference with random errors of the size of
     roundings. It is given for programs whose ops PyTorch does not have, and which round to integers.
 
-    `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
+    `precisions` are the reduced precisions in which `eager` computes nodes, by stable name.
 
     The other fields are caches of `runtime.sensitivity`. `spreads` are those of the results, and `further_spreads`
     those of runs with random errors, by seed. `exact_results` are the results of a run in double precision that starts
     from the generator's state `random_state`; the list is empty until such a run is needed. If the program has
-    `disturbed`, they are those of eager.
+    `disturbed`, `exact_results` are those of eager.
     """
 
     graph: Graph
@@ -158,8 +158,8 @@ def choose_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
 def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Returns a random tensor of `shape` that is distributed like `tensor`.
 
-    Finite floats are normally distributed, with its mean and deviation. Other elements, such as indices, are drawn from
-    the elements of `tensor`, so that they stay valid.
+    If `tensor` has finite floats, the result is normally distributed, with the same mean and deviation. Other elements,
+    such as indices, are drawn from the elements of `tensor`, so that they stay valid.
     """
     has_same_shape = shape == tuple(tensor.shape)
     result = torch.empty_like(tensor) if has_same_shape else torch.empty(shape, dtype=tensor.dtype)
@@ -174,23 +174,23 @@ def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.G
 
 
 def _read_file(choice: InputChoice) -> Any:
-    """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it: an array, or what was saved.
+    """Returns the content of a file without executing code in it. Raises `InputError`.
 
-    A `.npz` becomes a dict. Raises `InputError`.
+    The content is an array for a `.npy`, a dict of arrays for a `.npz`, and the saved object for a `.pt`.
     """
-    data = io.BytesIO(choice.content)
+    file = io.BytesIO(choice.content)
     try:
-        if zipfile.is_zipfile(data):
-            with zipfile.ZipFile(data) as archive:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
                 reason = archive_too_large(archive, len(choice.content))
             if reason:
                 raise InputError(f"{choice.title} is {reason}", "give a file that contains only the tensors")
-        data.seek(0)
+        file.seek(0)
         if choice.title.endswith((".npy", ".npz")):
-            content = np.load(data, allow_pickle=False)
+            content = np.load(file, allow_pickle=False)
             is_archive = isinstance(content, np.lib.npyio.NpzFile)
             return {name: content[name] for name in content.files} if is_archive else content
-        return torch.load(data, weights_only=True, map_location="cpu")
+        return torch.load(file, weights_only=True, map_location="cpu")
     except InputError:
         raise
     except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
@@ -207,7 +207,7 @@ def _read_file(choice: InputChoice) -> Any:
 def _order_by_inputs(content: Any, names: Sequence[str]) -> list[torch.Tensor]:
     """Returns the values of a file for the inputs `names`: by name if it has all of them, else in the file's order.
 
-    Raises `InputError` for another number of values.
+    Raises `InputError` if the file has more or fewer values than there are names.
     """
     if isinstance(content, Mapping):
         by_name = {str(key).removeprefix("input/"): value for key, value in content.items()}
@@ -242,14 +242,14 @@ def _fit_input(value: np.ndarray, like: torch.Tensor, name: str) -> torch.Tensor
 INDEX_FILE = "index.json"
 # The maximum number of bytes of the files of one run, which are in the temporary folder.
 MAX_SAVED_BYTES = 512 << 20
-# Types of integers with as many bytes as an element.
+# Integer types by the number of bytes of an element.
 _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def named_values(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields `(kind, name, tensor)`; `kind` is "input", "eager" (its results) or "output" (of compiled code)."""
+    """Yields `(kind, name, tensor)`; `kind` is "input", "eager" (eager's result) or "output" (of compiled code)."""
     for position in input_positions(captured):
         yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:
@@ -268,15 +268,15 @@ def make_values_file(
 ) -> bytes:
     """Returns the bytes of a `.npz` with `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
     arrays = {f"{kind}/{name}": as_array(tensor) for kind, name, tensor in named_values(captured, results, expected)}
-    data = io.BytesIO()
-    np.savez_compressed(data, **arrays)
-    return data.getvalue()
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
 
 
 class ResultWriter:
-    """Writes the values of a run: to a `.npz`, which is then in `file`, and to files in `folder`.
+    """Writes the values of a run to a `.npz`, whose bytes are then in `file`, and to files in `folder`.
 
-    The former is written only with `with_file`, the latter only if `folder` is not "".
+    Without `with_file`, there is no `.npz`; if `folder` is "", there are no files.
     """
 
     def __init__(self, captured: CapturedGraph, with_file: bool, folder: str) -> None:
@@ -312,7 +312,7 @@ def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:
     """Returns the tensor as an array.
 
     Element types that NumPy lacks (bfloat16, 8-bit floats, complex32) become float32 or complex64, which represent the
-    same numbers; with `bits`, integers with the same bits.
+    same numbers. With `bits`, they become integers with the same bits.
     """
     plain = resolve_lazy(tensor.detach()).cpu()
     try:

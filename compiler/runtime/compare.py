@@ -64,7 +64,7 @@ TOLERANCES = {
     torch.float16: Tolerance(1e-2, 1e-3, f"relative: {_TORCH}; absolute: twenty roundings of 2^-11 of an addend"),
     torch.complex32: Tolerance(1e-5, 1e-3, _TORCH),
 }
-# Integers by the number of bytes of an element.
+# Integer types by the number of bytes of an element.
 _INTEGER_VIEW = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
@@ -84,8 +84,9 @@ def compare(
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(
-            name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_describe_form(compiled)
-        )
+            name, tuple(eager.shape), dtype, max_abs=math.nan, max_rel=math.nan, verdict="missing",
+            where=_describe_form(compiled),
+        )  # fmt: skip
     tolerance = allowed or tolerance_of(eager.dtype)
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
@@ -160,9 +161,9 @@ def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
         name,
         tuple(compiled.shape),
         str(compiled.dtype).removeprefix("torch."),
-        math.nan,
-        math.nan,
-        "unchecked",
+        max_abs=math.nan,
+        max_rel=math.nan,
+        verdict="unchecked",
         nans=_count(_nans(compiled)),
         infs=_count(_infinities(compiled)),
         histogram=bins,
@@ -198,7 +199,7 @@ def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def _describe_form(tensor: torch.Tensor | None) -> str:
-    """Returns a text on the form of a result that does not have eager's form."""
+    """Returns the shape and element type of a result that has others than eager's, as text; "" for a missing one."""
     return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
@@ -222,7 +223,7 @@ def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -
 
 
 def _are_same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns the mask of the elements that are equal, or NaN in both tensors."""
+    """Returns the mask of the elements that are equal or are NaN in both tensors."""
     return (a == b) | (a.isnan() & b.isnan())
 
 
@@ -338,7 +339,7 @@ class ErrorMetrics:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def of(self, compiled: torch.Tensor, reference: torch.Tensor) -> Deviation:
-        """Compares `compiled` with `reference`, which may be wider; the tolerance is that of `compiled`."""
+        """Compares `compiled` with `reference`, whose element type may be wider, by the tolerance of `compiled`."""
         tolerance = tolerance_of(compiled.dtype)
         if not compiled.numel():
             return Deviation()
@@ -346,7 +347,7 @@ class ErrorMetrics:
             if torch.equal(compiled, reference):
                 return Deviation()
             return _compare_by_element(compiled, reference, tolerance)
-        # Without the relative part, the tolerance is smaller. A deviation within it needs no slower comparison.
+        # The absolute part of the tolerance is quicker to check, and a deviation within this part is within the whole.
         deviation = self._compare_finite(_real_values(compiled), _real_values(reference), tolerance)
         if deviation is not None and deviation.of_tolerance <= 1.0:
             return deviation
@@ -372,7 +373,7 @@ class ErrorMetrics:
         return Deviation(statistics.largest, relative, statistics.largest / tolerance.bound(rms))
 
     def _compare_by_torch(self, compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-        """Does the same as `compare_in_one_pass`, for tensors of any type and layout, by torch ops."""
+        """Returns what `compare_in_one_pass` returns, for tensors of any type and layout, by torch ops."""
         difference = torch.sub(compiled, reference, out=self._scratch(reference))
         low, high = torch.aminmax(difference)
         difference_norm, reference_norm = (
@@ -412,9 +413,9 @@ def _compare_by_element(compiled: torch.Tensor, reference: torch.Tensor, toleran
     dtype = reference.dtype
     report = compare("", compiled.to(dtype), reference, tolerance, equal_nan=True)
     if not math.isfinite(report.max_abs):
-        return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
+        return Deviation(of_tolerance=-1.0, nans=report.nans, infs=report.infs, where=report.where)
     share = _share_of_tolerance(compiled.to(dtype), reference, tolerance)
-    if report.verdict != "ok":  # more than 1, also if rounding makes it 1
+    if report.verdict != "ok":  # a mismatch must have more than 1, even if rounding makes it 1
         share = max(share, math.nextafter(1.0, 2.0))
     return Deviation(
         report.max_abs, _relative_error(compiled, reference), share, report.nans, report.infs, report.where

@@ -1,6 +1,6 @@
-"""Measures the difference of two single-precision tensors in one pass over both; torch needs a pass per number.
+"""Measures the difference of two single-precision tensors in one pass over both; torch needs one for each statistic.
 
-The loop is LLVM IR, since all numbers must be computed from elements that are read once; it is compiled on first use.
+The loop is LLVM IR, so that each element is read once for all statistics; it is compiled on first use.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _add_elements(statistics: ErrorStatistics, compiled: torch.Tensor, reference
 
 @lru_cache(maxsize=1)
 def _compiled_loop() -> Any:
-    """Returns the function of `_IR`, compiled; its arguments are those of the IR."""
+    """Returns the compiled function of `_IR`, with the same arguments."""
     library = Library((), {}, support=_IR, exported=(_FUNCTION,))
     function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     loop = function_type(library.addresses[_FUNCTION])

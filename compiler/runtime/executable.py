@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import threading
 from collections import Counter
@@ -66,7 +67,7 @@ def call_block_function(function: BlockFunction, words: Sequence[torch.Tensor | 
 class PlainArgument:
     """An input that is passed unpacked, after conversion to a dense tensor if necessary."""
 
-    use: Literal["in place", "streamed", "packed"] = "in place"
+    use: Literal["in place", "streamed", "packed"] = "in place"  # see `NativeArgument`
 
     def __init__(self, argument: Argument) -> None:
         self._argument = argument
@@ -109,7 +110,10 @@ class PackedArgument:
     cached only for weights that do not change, until `forget()`. The source memory is kept alive, so that its address
     is not reused. With `sequential_calls`, calls do not overlap and all copies may use the same memory. A weight that
     another program has packed in the same way is taken from `shared_weights`. With `releases`, the packed copy
-    replaces the memory of a frozen parameter (`released_weights`).
+    replaces the memory of a frozen parameter (see `packed_weights.release`).
+
+    `pack` is called with a block of two words: the addresses of the weight and of the copy, which is buffer `number` of
+    `store`.
     """
 
     use: Literal["in place", "streamed", "packed"] = "packed"
@@ -134,20 +138,20 @@ class PackedArgument:
         self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
-        """Returns the packed copy of the input `source`, which is packed unless it was before and is frozen."""
+        """Returns the packed copy of the input `source`; packs it unless it is frozen and was packed before."""
         if not self._frozen:
             restore(source)
             return self._run_pack(source)
         state = weight_state(source)
         with self._lock:
             if self._source is None or state != self._source_state:
-                # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
                 if self.copy is not None:
                     self.copy.clear()
                 restore(source)
                 self._buffer = self._pack_or_share(source)
                 if self._releases and release(source, self._buffer, self._run_pack):
                     state = weight_state(source)
+                # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
                 self._source, self._source_state = source.detach(), state
                 if self.copy is not None:
                     self.copy.set(source, self._buffer)
@@ -200,8 +204,8 @@ class LoadedProgram:
     per loop: 1 if the process has no OpenMP runtime. With `with_addresses`, `functions` has the address and size of
     each function.
 
-    Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
-    `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
+    Weights may change between calls, so those that the code needs in packed form are packed in each call. With
+    `frozen`, the caller promises that weights do not change while the program lives, and they are packed once. Frozen
     weights that another program has packed in the same way are taken from `shared_weights`. With `releases`, the memory
     of frozen parameters that the code reads only in packed form is released. `scratch` is memory that calls of other
     programs use too.
@@ -220,41 +224,19 @@ class LoadedProgram:
         self.threads = artifact.threads if fork.is_parallel else 1
         self.arena_bytes = artifact.arena
         self._counters = (ctypes.c_int64 * (1 + len(artifact.regions)))() if artifact.regions else None
-        # The address of a weight, and that of its packed copy.
-        packs = {a.pack: 2 for a in artifact.arguments if a.pack}
-        arity = len(artifact.arguments) + len(artifact.symbols)
-        arity += sum(0 not in result.shape for result in artifact.results)
         self._library = Library(
             artifact.objects,
-            {artifact.entry: arity + bool(artifact.arena), **packs},
-            {**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
-            (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
-            tuple(sizes),
+            _arities(artifact),
+            imports={**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
+            support=(fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
+            exported=tuple(sizes),
         )
         self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
         self._entry = self._library[artifact.entry]
         self._arena = WorkArena() if scratch is None else scratch
         self._arena.reserve(artifact.arena)
-        packed = [a for a in artifact.arguments if a.pack]
-        store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
-        self.packed_bytes = store.allocated if frozen else 0
-        uses = Counter(a.source for a in artifact.arguments)
-        self._arguments = [
-            PackedArgument(
-                a,
-                partial(_call_pack, self._library, a.pack),
-                store,
-                next(numbers),
-                frozen,
-                sequential_calls,
-                shared_weights,
-                releases and uses[a.source] == 1,
-            )
-            if a.pack
-            else _make_unpacked_argument(a)
-            for a in artifact.arguments
-        ]
         self._artifact_arguments = artifact.arguments
+        self._arguments = self._make_arguments(frozen, sequential_calls, shared_weights, releases)
         sources = [argument.source for argument in artifact.arguments]
         self._argument_values = [
             (argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)
@@ -263,30 +245,52 @@ class LoadedProgram:
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
         self._result_pool = BufferPool(len(self._results))
         self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
-        # For each result that may be in memory of an input: its number, that memory, and where it ends.
-        self._memory = [
+        # For each result that may be in memory of an input: its number, that memory, and the offset of its end.
+        self._results_in_inputs = [
             (number, memory, memory.offset + spec_bytes(artifact.results[number])) for number, memory in artifact.memory
         ]
-        self._native = self._native_calls(artifact)
+        self._native = self._make_native_calls(artifact)
         n_inputs = 1 + max(sources, default=-1)
         self._call = (
             None if self._native is None else self._native.make_function(range(n_inputs), self._eager.reraise_after)
         )
 
-    def _native_calls(self, artifact: Artifact) -> NativeCalls | None:
+    def _make_arguments(
+        self, frozen: bool, sequential_calls: bool, shared_weights: SharedWeights | None, releases: bool
+    ) -> list[PlainArgument | PackedArgument]:
+        """Returns the arguments of the entry, and sets `packed_bytes`."""
+        store = PackedStore([argument.spec for argument in self._artifact_arguments if argument.pack])
+        self.packed_bytes = store.allocated if frozen else 0
+        uses = Counter(argument.source for argument in self._artifact_arguments)
+        numbers = itertools.count()
+        arguments: list[PlainArgument | PackedArgument] = []
+        for argument in self._artifact_arguments:
+            if not argument.pack:
+                arguments.append(StreamedArgument(argument) if argument.streamed else PlainArgument(argument))
+                continue
+            pack = partial(_call_pack, self._library, argument.pack)
+            may_release = releases and uses[argument.source] == 1
+            arguments.append(
+                PackedArgument(
+                    argument, pack, store, next(numbers), frozen, sequential_calls, shared_weights, may_release
+                )
+            )
+        return arguments
+
+    def _make_native_calls(self, artifact: Artifact) -> NativeCalls | None:
         """Returns the maker of native functions for this program; `None` if calls have to go through Python."""
         if not native_function_address() or artifact.symbols or any(shape.dynamic for shape, _ in self._results):
             return None
         arguments = [
             NativeArgument(
-                a.source,
-                RuntimeShape(a.spec).at({}),
-                torch_dtype(a.spec),
+                description.source,
+                RuntimeShape(description.spec).at({}),
+                torch_dtype(description.spec),
                 argument.use,
                 partial(argument.value, symbols={}),
                 argument.copy if isinstance(argument, PackedArgument) else None,
             )
-            for a, argument in zip(artifact.arguments, self._arguments, strict=True)
+            for description, argument in zip(artifact.arguments, self._arguments, strict=True)
         ]
         results = [
             NativeResult(
@@ -313,13 +317,13 @@ class LoadedProgram:
 
     def lend(self, tensors: Sequence[torch.Tensor], is_released: bool = False) -> AbstractContextManager[None] | None:
         """Lends the memory of inputs for results (see `Lend`)."""
-        if not self._memory:
+        if not self._results_in_inputs:
             return None
         storages = unshared_storages(tensors, self.bytes_of_inputs, is_released)
         return self._result_pool.lend(
             {
                 number: LentMemory(storages[memory.source], memory.offset)
-                for number, memory, end in self._memory
+                for number, memory, end in self._results_in_inputs
                 if memory.source in storages and storages[memory.source].nbytes() >= end
             }
         )
@@ -328,7 +332,7 @@ class LoadedProgram:
     def bytes_of_inputs(self) -> dict[int, int]:
         """The bytes of memory that inputs should have, so that results can be written to them (see `lend`)."""
         sizes: dict[int, int] = {}
-        for _, memory, end in self._memory:
+        for _, memory, end in self._results_in_inputs:
             sizes[memory.source] = max(sizes.get(memory.source, 0), end)
         return sizes
 
@@ -384,22 +388,22 @@ class LoadedProgram:
     def pack(self, tensors: Sequence[torch.Tensor]) -> None:
         """Packs the frozen weights among `tensors` now instead of in the first call, on all cores."""
         packed = [
-            (value, source)
-            for value, source in self._argument_values
-            if isinstance(getattr(value, "__self__", None), PackedArgument)
+            (argument, tensors[description.source])
+            for argument, description in zip(self._arguments, self._artifact_arguments, strict=True)
+            if isinstance(argument, PackedArgument)
         ]
         with ThreadPoolExecutor(cores()) as pool:
-            list(pool.map(lambda argument: argument[0](tensors[argument[1]], {}), packed))
+            list(pool.map(lambda pair: pair[0].value(pair[1], {}), packed))
 
     def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns the packed weights, each with its copy."""
+        """Returns pairs of a weight and its packed copy."""
         pairs = (argument.weight_and_copy() for argument in self._arguments if isinstance(argument, PackedArgument))
         return [pair for pair in pairs if pair is not None]
 
     @property
     def packed_specs(self) -> set[tuple[int, TensorSpec]]:
-        """The packed arguments: the number of the graph's input of each, and the shape and type of the copy."""
-        return {(a.source, a.spec) for a in self._artifact_arguments if a.pack}
+        """For each packed argument, the number of the graph's input, and the shape and type of the copy."""
+        return {(argument.source, argument.spec) for argument in self._artifact_arguments if argument.pack}
 
     def packed_copies(self) -> SharedWeights:
         """Returns the packed copies, for other programs on the same weights; valid while this one lives."""
@@ -412,17 +416,20 @@ class LoadedProgram:
                 argument.forget()
 
 
+def _arities(artifact: Artifact) -> dict[str, int]:
+    """Returns the number of words that the entry and each packing function take."""
+    n_passed_results = sum(0 not in result.shape for result in artifact.results)
+    n_words = len(artifact.arguments) + len(artifact.symbols) + n_passed_results + bool(artifact.arena)
+    return {artifact.entry: n_words, **{argument.pack: 2 for argument in artifact.arguments if argument.pack}}
+
+
 def _call_pack(library: Library, name: str, block: int) -> None:
     """Calls a packing function; the reference to `library` keeps its code loaded."""
     library[name](block)
 
 
-def _make_unpacked_argument(argument: Argument) -> PlainArgument:
-    return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
-
-
 def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
-    """Returns LLVM IR by which objects that count cycles find their counters."""
+    """Returns LLVM IR of the function that returns the address of `counters`; "" without counters."""
     if counters is None:
         return ""
     address = f"inttoptr (i64 {ctypes.addressof(counters)} to ptr)"
@@ -430,6 +437,7 @@ def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
 
 
 def _describe_wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
+    """Returns the message about a tensor whose shape or element type is not that of `argument`."""
     expected = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
     actual = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
     return f"input {argument.source} is {actual}, but the program was compiled for {expected}"

@@ -39,7 +39,7 @@ def compute_values(
     graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[int] = (),
     precisions: Precisions = NO_PRECISIONS,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Returns the values of the nodes in `names` when `graph` runs on `tensors`, its placeholders in order.
+    """Returns the values of the nodes in `names` when `graph` runs on `tensors`, one for each placeholder in order.
 
     Random ops draw from torch's own generator, in the program's order. Other values are released after their last
     reader, and nodes after the last one in `names` are not computed. Raises what an op raises.
@@ -102,7 +102,7 @@ def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: M
     return value
 
 
-# The type of the same kind in double precision.
+# The type in double precision for each narrower one.
 _WIDER = {
     TensorDType.Float16: TensorDType.Float64,
     TensorDType.BFloat16: TensorDType.Float64,
@@ -114,13 +114,13 @@ OnNode = Callable[[Op, Any], None]
 
 
 class LockstepInterpreter:
-    """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
+    """Computes the nodes of `graph` one after another on `tensors`, one for each placeholder in order.
 
     A value is released after its last reader. The values of the nodes in `held` (stable names) are stored until
-    `release`. `on_node` is called with each node and its value, while its operands are still available. `reads` lists
-    further values that `on_node` needs for a node: names of nodes, by stable name.
+    `release`. `on_node` is called with each node and its value, while its operands are still available. `reads` maps
+    the stable name of a node to the names of further nodes whose values `on_node` needs.
 
-    With the `reference` "float64", nodes are computed in double precision; `narrow_nodes` are those that could not be.
+    With the `reference` "float64", nodes are computed in double precision, except `narrow_nodes`, whose ops cannot.
     Nodes in `precisions` compute their products in the given precision. Random ops draw from a copy of torch's
     generator, so that the compiled program, which draws from the generator itself, gets the same numbers.
     """
@@ -152,7 +152,7 @@ class LockstepInterpreter:
         return self._values[name]
 
     def reach(self, stable: str) -> torch.Tensor:
-        """Computes all nodes up to the node `stable`, which must be in `held`; returns its value."""
+        """Computes all nodes up to node `stable`; returns its value. Raises `KeyError` for a node not in `held`."""
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:
@@ -183,6 +183,7 @@ class LockstepInterpreter:
         return op
 
     def _release_read(self, name: str) -> None:
+        """Counts one reader of a value as done; releases the value after the last one."""
         self._readers[name] -= 1
         if not self._readers[name]:
             self._values.pop(name, None)
@@ -243,7 +244,7 @@ _MAX_WIDE_BYTES = 16 << 20
 
 
 def _moves_a_large_operand(op: Op, values: Mapping[str, torch.Tensor]) -> bool:
-    """True if `op` only moves elements of a large operand: the result stays in its element type, which is exact."""
+    """True if `op` only moves elements of a large operand: its result is exact without conversion."""
     if not isinstance(op, ReshapeFamilyOp) or len(op.parents) != 1:
         return False
     value = values[op.parents[0].name]
@@ -263,8 +264,8 @@ def product_in_double(
 ) -> torch.Tensor:
     """Returns the result of a product, a node in `SECOND_FACTOR_POSITIONS`, with operands in double precision.
 
-    `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time, so that its
-    copy in double precision is small.
+    `convert`, by default `widen`, converts an operand. A large second factor is converted a few columns at a time, so
+    that its copy in double precision is small.
     """
     convert, wide_node = convert or widen, _widen_node(op)
     factor_position = SECOND_FACTOR_POSITIONS[op.target]
@@ -299,7 +300,7 @@ def widen(value: torch.Tensor) -> torch.Tensor:
 
 
 def narrow(value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
-    """Converts a value of the reference to the element type that the graph has for result `index`."""
+    """Converts a value of the reference to the element type of result `index` of `op` in the graph."""
     if isinstance(value, (list, tuple)):
         return [narrow(item, op, number) for number, item in enumerate(value)]
     meta = op.metas[index] if index < len(op.metas) else None

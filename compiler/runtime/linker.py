@@ -1,6 +1,7 @@
 """Links object files into this process with llvmlite's JIT linker, without MLIR.
 
-It compiles only small functions: trampolines, those of the caller's IR, and conversions that the processor lacks.
+The linker compiles only small functions: trampolines, those of the caller's IR, and conversions that the processor
+lacks.
 
 Compiled code starts threads by the function `buddy_fork`, which is defined here on the OpenMP runtime that torch has
 loaded into this process. Two runtimes in one process starve each other, since idle threads of one spin on cores that
@@ -51,7 +52,7 @@ def jit_compiler() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     request_amx_tiles()  # code for a processor with AMX faults without them
-    with contextlib.suppress(OSError):  # on a system without it, linking reports the missing symbol
+    with contextlib.suppress(OSError):  # on a system without this library, linking reports the missing symbol
         ctypes.CDLL(_GCC_RUNTIME, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()
 
@@ -166,7 +167,8 @@ define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_STORE_JOB}
 }}
 """
 
-# A parallel region of LLVM's libomp and Intel's libiomp5, as clang calls it. `ident` is an empty location.
+# A parallel region of LLVM's libomp and Intel's libiomp5, as clang calls it. `buddy_ident` is an unknown source
+# location: the flag KMP_IDENT_KMPC (2), and the text with its length (22).
 _KMPC = f"""
 {_MEMBER_FUNCTION}
 @buddy_where = private constant [23 x i8] c";unknown;unknown;0;0;;\\00"
@@ -240,7 +242,7 @@ def find_fork(lookup: Lookup) -> ForkDefinition | None:
 
 
 def _lookups() -> Iterator[Lookup]:
-    """Yields look-ups in the order in which torch binds symbols: global ones (a preloaded runtime), dependencies."""
+    """Yields look-ups in torch's order of binding: the whole process (a preloaded runtime), then torch's libraries."""
     if sys.platform == "win32":
         yield from _windows_lookups()
         return

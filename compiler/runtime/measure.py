@@ -80,15 +80,15 @@ def measure_peak(action: Callable[[], T]) -> tuple[T, int]:
     return result, trace.peak
 
 
-# Called with what is being done now, and the part that is done, from 0 to 1.
+# Called with a text on the current step, and the fraction of the work that is done, from 0 to 1.
 OnProgress = Callable[[str, float], None]
 
 
 class Side(Protocol):
     """Another runtime that runs the same program, to be compared with.
 
-    Each of `calls` makes one call and returns its seconds. `report` compares the results with `expected`; `seconds` has
-    a list for each of `calls`.
+    Each of `calls` makes one call and returns its seconds. `report` compares the results as `compare_with_reference`
+    does; its `seconds` has a list for each of `calls`.
     """
 
     calls: list[Callable[[], float]]
@@ -120,7 +120,7 @@ def run_and_compare(
     Without an eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because
     nothing should write to them during the run; a note reports changed ones. If nodes multiply in a reduced precision,
     results are compared with the same arithmetic in PyTorch; notes report its difference from eager. Timings of `sides`
-    are interleaved with the others.
+    are interleaved with the others. `graph`, `nodes` and `compile_seconds` are copied to the report.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with torch_threads(threads), torch.no_grad():
@@ -128,7 +128,7 @@ def run_and_compare(
         report_progress("loading the compiled code", 0.0)
         program, load_seconds = time_call(lambda: load_artifact(artifact, frozen=True))
         report_progress("running compiled code and eager", 0.0)
-        with _packing(program, captured.tensors):
+        with _packing_weights(program, captured.tensors):
             torch.manual_seed(SEED)
             expected, eager_peak = measure_peak(lambda: run_eager(captured))
         torch.manual_seed(SEED)
@@ -149,8 +149,9 @@ def run_and_compare(
         after = fingerprints(captured.tensors)
         side_reports = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
     thread_notes = _thread_notes(artifact, program)
+    compiled_threads = 1 if thread_notes else threads
     report = make_run_report(
-        captured, graph, outputs, summarize_times(compiled_seconds, 1 if thread_notes else threads),
+        captured, graph, outputs, summarize_times(compiled_seconds, compiled_threads),
         summarize_times(eager_seconds, threads), nodes, (before, after),
         (*precision_notes(reference, outputs), *thread_notes, *program.notes()),
     )  # fmt: skip
@@ -170,7 +171,7 @@ def run_and_compare(
 def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
     """Measures the spreads of eager's results on the captured inputs, if they can be saved for `run_and_compare`.
 
-    It needs no compiled code, so it can work while another process compiles.
+    This needs no compiled code, so it can run while another process compiles.
     """
     with torch_threads(threads), torch.no_grad():
         torch.manual_seed(SEED)
@@ -180,7 +181,7 @@ def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
 
 
 @contextmanager
-def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+def _packing_weights(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Packs the weights of `program` in a thread while the block runs; raises the error of packing after the block.
 
     `measure_peak` does not count what other threads allocate.
@@ -260,22 +261,26 @@ def compare_with_reference(
 ) -> tuple[OutputReport, ...]:  # fmt: skip
     """Compares compiled results with those of `reference`, which is `captured` or the same program in other precisions.
 
-    `expected` are eager's results; in other precisions, the reports have the difference of the reference from them.
+    `expected` are eager's results. In other precisions, each report also has the `relative_rms` of the reference.
     """
     if not reference.precisions:
         return compare_results(captured, results, expected, equal_nan)
     torch.manual_seed(SEED)
     references = run_eager(reference)
     reports = compare_results(reference, results, references, equal_nan)
-    tensors = [pair for pair in zip(references, expected, strict=True) if isinstance(pair[1], torch.Tensor)]
-    errors = [relative_rms(*pair) for pair in tensors] + [-1.0] * (len(reports) - len(tensors))
+    errors = [
+        relative_rms(value, eager)
+        for value, eager in zip(references, expected, strict=True)
+        if isinstance(eager, torch.Tensor)
+    ]
+    errors += [-1.0] * (len(reports) - len(errors))  # of results that eager does not return
     return tuple(
         msgspec.structs.replace(report, precision_error=error) for report, error in zip(reports, errors, strict=True)
     )
 
 
 def relative_rms(value: torch.Tensor, eager: torch.Tensor) -> float:
-    """Returns the root mean square of the difference of two tensors, divided by that of `eager`."""
+    """Returns the root mean square of the difference of two tensors, divided by that of `eager` unless this is 0."""
     difference, size = measure_difference(value, eager).rms, measure_difference(eager, torch.zeros_like(eager)).rms
     return difference / size if size else difference
 
@@ -321,7 +326,7 @@ def run_eager_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
 def time_interleaved(
     calls: Sequence[Callable[[], float]], repeats: int, report_progress: OnProgress
 ) -> list[list[float]]:
-    """Makes each of `calls`, which return their seconds, once per round, so that machine load affects all alike.
+    """Makes each of `calls`, which return their seconds, once per round, so that machine load affects them equally.
 
     There are `repeats` rounds. If `repeats` is 0, stops after `MAX_ROUNDS` rounds, or after `MIN_ROUNDS` when
     `ENOUGH_SECONDS` have passed. Returns a list for each of `calls`, with its seconds in each round.
@@ -371,8 +376,10 @@ def _memory_use(
         for tensor, kind in zip(captured.tensors, captured.graph.kinds, strict=False)
         if kind is NodeType.FakeNode
     }
-    code = sum(map(len, artifact.objects))
-    return MemoryUse(first_peak, eager_peak, program.packed_bytes, sum(storages.values()), artifact.arena, code)
+    return MemoryUse(
+        compiled=first_peak, eager=eager_peak, packed=program.packed_bytes, weights=sum(storages.values()),
+        arena=artifact.arena, code=sum(map(len, artifact.objects)),
+    )  # fmt: skip
 
 
 def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:

@@ -73,8 +73,8 @@ def _method_definition() -> _MethodDefinition:
 class PackedCopy:
     """The packed copy of a weight, for native functions, which pass it while the weight has the same state.
 
-    `record` is what they read. Other threads may read it while it is written, so the address of the weight in it is
-    cleared first and written last.
+    They read `record`, also while another thread writes it. So the address of the weight is cleared first and written
+    last.
     """
 
     def __init__(self) -> None:
@@ -209,13 +209,16 @@ before_first_release(_take_large_arguments)
 
 
 def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int | torch.Tensor) -> list[object]:
-    """Fills the record of an argument; returns the objects whose addresses it has, which must be kept alive."""
+    """Fills the record of an argument; returns the objects whose addresses the record has, which must be kept alive.
+
+    `source` is the number of an argument of the built-in function, or a constant tensor.
+    """
     is_streamed = argument.use == "streamed"
 
-    def take(source: torch.Tensor) -> tuple[torch.Tensor, int]:
-        tensor = argument.take(source)
+    def take(given: torch.Tensor) -> tuple[torch.Tensor, int]:
+        tensor = argument.take(given)
         address = tensor.data_ptr()
-        if is_streamed and tensor is source and not (argument.may_be_released and has_released()):
+        if is_streamed and tensor is given and not (argument.may_be_released and has_released()):
             record.address = address
         return tensor, address
 
@@ -232,7 +235,7 @@ def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int
 
 
 def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
-    """Fills the record of a result; returns the objects whose addresses it has, which must be kept alive."""
+    """Fills the record of a result; returns the objects whose addresses the record has, which must be kept alive."""
 
     def make() -> tuple[torch.Tensor, int]:
         tensor = result.make()
@@ -296,14 +299,14 @@ def _symbol_addresses() -> dict[str, int]:
     process = ctypes.CDLL(None)
     cpu, python = _torch_library("torch_cpu"), _torch_library("torch_python")
     addresses = {name: _symbol_address(ctypes.pythonapi, name) for name in PYTHON}
-    addresses |= {name: _symbol_address(process, name) for name in LIBC} | {
-        name: _symbol_address(cpu, name) for name in TORCH
-    }
-    return addresses | {WRAP: next(filter(None, (_symbol_address(python, name) for name in WRAP_SYMBOLS)), 0)}
+    addresses |= {name: _symbol_address(process, name) for name in LIBC}
+    addresses |= {name: _symbol_address(cpu, name) for name in TORCH}
+    addresses[WRAP] = next(filter(None, (_symbol_address(python, name) for name in WRAP_SYMBOLS)), 0)
+    return addresses
 
 
 def _torch_library(name: str) -> ctypes.CDLL | None:
-    """Returns a library of PyTorch that this process has loaded; `None` for another one."""
+    """Returns a library of PyTorch, `None` if this process has not loaded it."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     path = Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
     try:
@@ -318,8 +321,8 @@ def _symbol_address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> in
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-# The numbers of 8-byte words that are searched, of a Python tensor object and of the tensor itself. Both are larger in
-# all versions of PyTorch.
+# How many 8-byte words are searched, of a Python tensor object and of the tensor itself. In all versions of PyTorch,
+# both are larger than that.
 _OBJECT_WORDS, _TENSOR_WORDS = 4, 24
 
 
@@ -335,14 +338,15 @@ def _find_layout() -> TensorLayout | None:
         tensors = [plain, torch.nn.Parameter(torch.empty(4, device="cpu")), lazy, lazy.imag, plain.to_sparse()]
         tensors.append(torch.empty(3, device="meta"))
     with torch.inference_mode(), torch._C._DisableTorchDispatch(), _disable_current_modes():
-        tensors.append(torch.empty(5, device="cpu"))
+        inference = torch.empty(5, device="cpu")  # has no dispatch key of autograd
+    tensors.append(inference)
     if any(_read_words(id(tensor) + TYPE_OFFSET, 1)[0] != id(type(tensor)) for tensor in tensors):
         return None
     tensor_offset = _find_offset(tensors, id, lambda tensor: tensor._cdata, _OBJECT_WORDS)
     keys_offset = _find_offset(tensors, lambda tensor: tensor._cdata, _dispatch_keys, _TENSOR_WORDS)
     if tensor_offset is None or keys_offset is None:
         return None
-    return TensorLayout(tensor_offset, keys_offset, _dispatch_keys(plain), _dispatch_keys(tensors[-1]))
+    return TensorLayout(tensor_offset, keys_offset, plain=_dispatch_keys(plain), base=_dispatch_keys(inference))
 
 
 @cache

@@ -1,9 +1,9 @@
-"""The LLVM IR of the function that makes the calls of compiled code, and the records that it reads.
+"""The LLVM IR of the function that makes the calls of compiled code, and the records that the function reads.
 
 The function checks the form of each input, allocates the results, calls the entry of a program, and returns the
 results. It calls Python for each argument or result that it does not handle: an input of another form or class, a
-weight that is packed or that has moved, a large result whose memory may be reused. It is compiled once per process, and
-reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
+weight that is packed or that has moved, a large result whose memory may be reused. The function is compiled once per
+process. It reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
 (`aoti_torch_*`).
 """
 
@@ -19,18 +19,18 @@ import torch
 # In nanoseconds. If a call takes longer, the next call releases the interpreter lock. Shorter calls keep it, because a
 # thread may wait several milliseconds to take the lock again.
 _LONG_CALL = 10_000
-# Values of `ArgumentRecord.address`: with the first, a tensor is passed whatever its address; with the second, every
-# tensor goes through `take`.
+# Values of `ArgumentRecord.address`: with `ANY_ADDRESS`, a tensor is passed whatever its address; with `NO_ADDRESS`,
+# every tensor goes through `take`.
 ANY_ADDRESS, NO_ADDRESS = -2, -1
 
 
 class ArgumentRecord(ctypes.Structure):
-    """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
+    """An argument of the entry: input number `input`, or the tensor at `constant` if that is not null.
 
-    Its tensor is passed unchanged if it is dense, has this element type and these sizes, and is at `address`, or at any
+    The tensor is passed unchanged if it is dense, has this element type and these sizes, and is at `address`, or at any
     address if that is `ANY_ADDRESS`. If `copy` is not null, it is the address of a `CopyRecord`, whose copy is passed
-    instead if it is one of this tensor. Otherwise `take` is called with the tensor: a Python function that returns the
-    tensor to pass, and its address.
+    instead if it is a copy of this tensor. Otherwise the Python function `take` is called with the tensor; it returns
+    the tensor to pass, and its address.
     """
 
     _fields_ = (
@@ -48,7 +48,7 @@ class ArgumentRecord(ctypes.Structure):
 class CopyRecord(ctypes.Structure):
     """The packed copy of a weight, at `address` in the Python object `tensor`.
 
-    It is passed for a tensor that has the form and the address of `source`, and whose version counter is still
+    The copy is passed for a tensor that has the form and the address of `source`, and whose version counter is still
     `version`: PyTorch has counted no write to it. If `source.address` is `NO_ADDRESS`, there is no copy.
     """
 
@@ -80,10 +80,10 @@ class ResultRecord(ctypes.Structure):
 class CallRecord(ctypes.Structure):
     """The data of one program that the native function reads.
 
-    `arena` is null or the address of `WorkArena.words`; `make_arena` allocates an arena if that of `words` is in use.
-    If an op in eager fails, it changes the number at `failures`, and `finish` is called with the inputs: it raises,
-    returns the value of the call, or returns `None` if the results are valid. `is_long` is not 0 if the last call took
-    longer than `_LONG_CALL`.
+    `arena` is null or the address of `WorkArena.words`; the Python function `make_arena` allocates other memory if that
+    of `words` is in use. If an op in eager fails, it changes the number at `failures`, and the Python function `finish`
+    is called with the inputs: it raises, returns the value of the call, or returns `None` if the results are valid.
+    `is_long` is not 0 if the last call took longer than `_LONG_CALL`.
     """
 
     _fields_ = (
@@ -127,7 +127,7 @@ WRAP = "buddy_wrap"
 LIBC = {"clock_gettime": "i32 (i32, ptr)", "memcmp": "i32 (ptr, ptr, i64)"}
 NATIVE_FUNCTION = "buddy_native_call"
 _ARITY_ERROR = "the compiled graph has more inputs"
-# The offset of the class in a Python object; `native_calls` checks it.
+# The offset in bytes of the class in a Python object; `native_calls` checks it.
 TYPE_OFFSET = 8
 
 # The name of a tensor's version counter. It is interned, so that the string lives as long as the process.
@@ -140,8 +140,8 @@ class TensorLayout:
     """The memory layout of CPython's and PyTorch's objects, as far as the native function reads them.
 
     `tensor_offset` is the offset in bytes of the tensor in a Python object, `keys_offset` that of the dispatch keys in
-    a tensor. `base` and `plain` are sets of dispatch keys: a dense tensor on the CPU has all keys in `base`, and none
-    that is not in `plain`.
+    a tensor. `plain` and `base` are sets of dispatch keys, as bits: a dense tensor on the CPU has only keys in `plain`,
+    and all keys in `base`.
     """
 
     tensor_offset: int
@@ -157,18 +157,28 @@ def _declarations() -> str:
 
 
 def _load_field(result: str, record: str, field: str, type_: str = "i64") -> str:
-    """Returns IR that loads a field of the record at `%record`."""
+    """Returns IR that loads a field of the record at `%record` to `%result`; `record` is a key of `_RECORDS`."""
     offset = getattr(_RECORDS[record], field).offset
     return f"%{result}.at = getelementptr i8, ptr %{record}, i64 {offset}\n  %{result} = load {type_}, ptr %{result}.at"
 
 
 def native_ir(layout: TensorLayout) -> str:
-    """Returns the IR of the native function."""
+    """Returns the IR of the native function and of the functions that it calls."""
     return f"""
 {_declarations()}
 
 @arity = private constant [{len(_ARITY_ERROR) + 1} x i8] c"{_ARITY_ERROR}\\00"
 
+{_argument_functions(layout)}
+{_ask_python_function()}
+{_allocate_function()}
+{_run_functions()}
+{_native_function()}"""
+
+
+def _argument_functions(layout: TensorLayout) -> str:
+    """Returns the functions that find the address to pass for a tensor: that of its elements, or of its packed copy."""
+    return f"""\
 ; Returns whether the tensor at %tensor is a plain dense CPU tensor: not sparse, quantised, lazily conjugated, fake, ...
 define private i1 @is_plain(ptr %tensor) {{
   %impl = load ptr, ptr %tensor
@@ -282,7 +292,12 @@ hit:
 miss:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _ask_python_function() -> str:
+    """Returns the function that calls Python for a tensor, and keeps the answer."""
+    return f"""\
 ; Calls a Python function that returns a tensor and its address, with %object or, if that is null, without arguments.
 ; Appends the answer to the list at %kept; returns the address, or -1 with a Python error. The tensor is at %answer.
 define private i64 @ask_python(ptr %function, ptr %object, ptr %kept, ptr %answer) {{
@@ -311,7 +326,12 @@ keep:
 failed:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _allocate_function() -> str:
+    """Returns the function that allocates a small result."""
+    return f"""\
 ; Makes a new tensor for %result, as an object at %answer; returns its address, or -1 if Python has to allocate it.
 define private i64 @allocate(ptr %result, ptr %answer) {{
   %slot = alloca ptr
@@ -345,7 +365,12 @@ drop:
 miss:
   ret i64 {NO_ADDRESS}
 }}
+"""
 
+
+def _run_functions() -> str:
+    """Returns the function that calls the entry, and the one that reads the clock for it."""
+    return f"""\
 define private i64 @nanoseconds() {{
   %time = alloca [2 x i64]
   call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %time)
@@ -384,7 +409,12 @@ done:
   store i64 %next, ptr %is_long.at
   ret void
 }}
+"""
 
+
+def _native_function() -> str:
+    """Returns the native function: it collects the arguments and results, and calls the entry."""
+    return f"""\
 ; METH_FASTCALL: %self is a tuple whose first item is the address of the call's record.
 define ptr @{NATIVE_FUNCTION}(ptr %self, ptr %inputs, i64 %n) {{
   %kept = alloca ptr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from buddy.compiler.protocol.numerics import (
     NanOrigin,
     NodeNumbers,
     NodeProgram,
+    NodeUse,
     NumericsReport,
     ObservedProgram,
     Reference,
@@ -85,9 +86,9 @@ class _Comparison:
     """One comparison of a program with the reference.
 
     If nodes multiply in reduced precisions, the same arithmetic in PyTorch also runs in lockstep, and errors are judged
-    by it. The error of a node alone must be within the tolerance of its element type. The error of a value in the
-    program may be as large as the difference that the arithmetic makes there, because a value that is rounded in the
-    other direction changes later values by a fraction of that difference.
+    by its results. The error of a node alone must be within the tolerance of its element type. The error of a value in
+    the program may be as large as the effect of the reduced precisions on this value, because a value that is rounded
+    in the other direction changes later values by a fraction of that effect.
 
     `errors` are the deviations of observed values, and `own_errors` those of nodes that run alone on the reference's
     operands. `nonfinite_counts` has the numbers of NaNs and infinities in the reference's values. All are by stable
@@ -107,17 +108,17 @@ class _Comparison:
         self._remaining_names = iter(artifact.observed)
         self._node_programs = dict(self._make_node_programs(program.node_programs))
         self._names_that_compute = {
-            name for name, (node_program, _, _) in self._node_programs.items() if not node_program.moves
+            name for name, (node_program, _use) in self._node_programs.items() if not node_program.moves
         }
         self.errors: dict[str, Deviation] = {}
         self.own_errors: dict[str, Deviation] = {}
         self.nonfinite_counts: dict[str, tuple[int, int]] = {}
         self._finite_names: set[str] = set()
-        # By name, moved inputs that are not yet known to be finite, each with its stable name.
+        # By name, moved inputs that may have NaNs or infinities, each with its stable name.
         self._unchecked_moves: dict[str, tuple[str, torch.Tensor]] = {}
-        self._count = 0
+        self._n_computed = 0
         symbols = symbol_values(captured.graph, captured.tensors, captured.numbers)
-        reads = {name: inputs for name, (_program, inputs, _results) in self._node_programs.items()}
+        reads = {name: use.inputs for name, (_program, use) in self._node_programs.items()}
         torch.manual_seed(SEED)
         self._reference_run = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, artifact.observed, reference, self._compare_node, reads
@@ -129,18 +130,18 @@ class _Comparison:
 
     def _make_node_programs(
         self, descriptions: Sequence[NodeProgram]
-    ) -> Iterator[tuple[str, tuple[_NodeProgram, Any, Any]]]:
-        """Yields the stable name of each node with an own program, with the program, its inputs and its results.
+    ) -> Iterator[tuple[str, tuple[_NodeProgram, NodeUse]]]:
+        """Yields the stable name of each node with an own program, with the program and the node's use of it.
 
-        The inputs are names of nodes, the results pairs of a stable name and the index of a result of the node, which
-        is -1 for its only result. A node with several results is stored once, under its own name.
+        A node with several results is yielded once, under its own name.
         """
         packed = self._compiled.packed_copies()
         for description in descriptions:
             node_program = _NodeProgram(description, packed)
-            for inputs, results in description.uses:
-                name, result_index = results[0]
-                yield (name if result_index < 0 else self._nodes[name].args[0].stable), (node_program, inputs, results)
+            for use in description.uses:
+                name, result_index = use.results[0]
+                is_selection = result_index >= 0  # the name is that of a node that selects one of several results
+                yield (self._nodes[name].args[0].stable if is_selection else name), (node_program, use)
 
     def run(self) -> None:
         """Runs the program and compares its observed values, while the reference computes the nodes up to each."""
@@ -182,10 +183,10 @@ class _Comparison:
 
     def _compare_node(self, op: Op, value: torch.Tensor) -> None:
         """Runs the program of a node that the reference has computed, and counts the NaNs and infinities of `value`."""
-        self._count += 1
-        if self._count % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
-            done = self._count / len(self._nodes)
-            self._report_progress(f"comparing nodes {self._count}/{len(self._nodes)}", done)
+        self._n_computed += 1
+        if self._n_computed % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
+            done = self._n_computed / len(self._nodes)
+            self._report_progress(f"comparing nodes {self._n_computed}/{len(self._nodes)}", done)
         if op.stable in self._node_programs:
             self._run_alone(op, value)
         if isinstance(value, torch.Tensor):
@@ -200,7 +201,7 @@ class _Comparison:
         each of their elements contributes to that result.
         """
         deviation, parents = self.own_errors.get(op.stable), [parent.name for parent in op.parents]
-        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # whose result has other elements
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # a view as another dtype does not
         if moves and all(name in self._tensors for name in parents):
             self._unchecked_moves[op.name] = op.stable, value
             return
@@ -222,7 +223,7 @@ class _Comparison:
 
     def _run_alone(self, op: Op, value: torch.Tensor) -> None:
         """Runs the program of one node on the reference's operands, and compares its results with `value`."""
-        node_program, inputs, results = self._node_programs[op.stable]
+        node_program, (inputs, results) = self._node_programs[op.stable]
         if node_program.is_settled:
             self.own_errors |= dict.fromkeys((name for name, _ in results), Deviation())
             return
@@ -273,12 +274,12 @@ class _Comparison:
             nodes,
             first_node,
             cause,
-            tuple(self._unobserved_before(first_node)) if cause == "error" else (),
-            tuple(self._find_origins(nodes)),
-            tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op)),
-            seconds,
-            self._program.seconds,
-            tuple(notes),
+            suspects=tuple(self._unobserved_before(first_node)) if cause == "error" else (),
+            origins=tuple(self._find_origins(nodes)),
+            results=tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op)),
+            seconds=seconds,
+            compile_seconds=self._program.seconds,
+            notes=tuple(notes),
         )
 
     def _node_numbers(self, op: Op) -> NodeNumbers:
@@ -305,7 +306,7 @@ class _Comparison:
             if op.stable in self._nodes and op.stable not in self.errors and op.stable not in unobserved:
                 unobserved[op.stable] = None
                 pending += op.parents
-        return [op for op in self._nodes if op in unobserved]
+        return [stable for stable in self._nodes if stable in unobserved]
 
     def _find_origins(self, nodes: Sequence[NodeNumbers]) -> Iterator[NanOrigin]:
         """Yields the origins of NaNs and infinities in eager and in compiled code."""
@@ -313,17 +314,18 @@ class _Comparison:
         for kind_index, kind in enumerate(("nan", "inf")):
             inputs = _InputsWithNonfinite(self._tensors, kind_index)
             for side, has_nonfinite in (
-                ("eager", _eager_has(by_name, kind_index)),
-                ("compiled", _compiled_has(by_name, kind_index)),
+                ("eager", _make_eager_test(by_name, kind_index)),
+                ("compiled", _make_compiled_test(by_name, kind_index)),
             ):
                 origin = self._find_origin(has_nonfinite, inputs)
                 if origin is not None:
                     yield NanOrigin(kind, side, *origin)  # type: ignore[arg-type]
 
     def _find_origin(self, has_nonfinite: HasNonfinite, inputs: _InputsWithNonfinite) -> tuple[str, bool] | None:
-        """Returns the first node that has a NaN (or infinity) while its operands have none, and False.
+        """Returns the stable name of the first node with a NaN (or infinity) whose operands have none, and False.
 
-        Without such a node, returns the first node that gets it from an input of the graph, and True; else `None`.
+        If NaNs come only from inputs of the graph, returns the first node that reads one, and True. Returns `None` if
+        no node has a NaN.
         """
         has_by_name: dict[str, bool] = {}
         first_from_input = ""
@@ -366,15 +368,16 @@ class _InputsWithNonfinite:
 HasNonfinite = Callable[[Op, Mapping[str, bool]], bool]
 
 
-def _eager_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
+def _make_eager_test(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
     """Returns a test of the reference's value."""
     return lambda op, _has_by_name: (nodes[op.stable].nans, nodes[op.stable].infs)[kind_index] > 0
 
 
-def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
+def _make_compiled_test(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
     """Returns a test of the compiled value.
 
-    If it is unobserved, tests the result of the node's own program; without one, the operands and the reference.
+    If this value is unobserved, tests the result of the node's own program; without one, the operands and the
+    reference.
     """
 
     def compiled_value_has(op: Op, has_by_name: Mapping[str, bool]) -> bool:
@@ -397,7 +400,8 @@ def _result(value: torch.Tensor, index: int) -> torch.Tensor:
 
 
 def count_nonfinite(value: torch.Tensor) -> tuple[int, int]:
-    """Returns the numbers of NaNs and infinities. If the sum is finite, both are 0."""
+    """Returns the numbers of NaNs and infinities of a tensor."""
+    # The sum of the elements is finite only if all of them are.
     if not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value.sum())):
         return 0, 0
     return int(value.isnan().sum()), int(value.isinf().sum())

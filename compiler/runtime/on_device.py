@@ -27,6 +27,7 @@ PROCESS = "buddy.compiler.codegen.gpu.driver:serve"
 _ALIGNMENT = 64
 # The time that a process may take to exit, before it is killed.
 _EXIT_SECONDS = 5.0
+_STDERR = 2  # the file descriptor
 _ON_CPU = "compile the program for the CPU (--preset default)"
 
 
@@ -53,7 +54,7 @@ class LoadedDeviceProgram:
         self._arguments, self._results = artifact.arguments, artifact.results
         regions = list(_tensor_memory([*(argument.spec for argument in artifact.arguments), *artifact.results]))
         size = regions[-1].start + regions[-1].size if regions else 0
-        count = len(artifact.arguments)
+        n_arguments = len(artifact.arguments)
         self._lock = threading.Lock()
         self._kernel_milliseconds: list[float] = []
         # The mapping and the process keep the memory alive after the descriptor is closed.
@@ -61,11 +62,12 @@ class LoadedDeviceProgram:
             memory = mmap.mmap(fd, max(1, size))
             self._buffers = [_tensor_at(memory, region) for region in regions]
             try:
-                self._worker = BlockingWorker(PROCESS, DeviceReply | DeviceFailed, log=2, keep=(fd,))
+                self._worker = BlockingWorker(PROCESS, DeviceReply | DeviceFailed, log=_STDERR, keep=(fd,))
             except OSError as error:
                 raise GpuRunError(f"the process for the GPU did not start: {error}") from error
             end_worker = weakref.finalize(self, self._worker.end)
-            request = LoadOnDevice(artifact.device, fd, size, tuple(regions[:count]), tuple(regions[count:]))
+            inputs, results = regions[:n_arguments], regions[n_arguments:]
+            request = LoadOnDevice(artifact.device, fd, size, tuple(inputs), tuple(results))
             try:
                 self._name = self._request(request).device
             except GpuRunError:
@@ -104,8 +106,8 @@ class LoadedDeviceProgram:
             return answer
         if isinstance(answer, DeviceFailed):
             raise GpuRunError(answer.error, answer.todo)
-        how = describe_exit(self._worker.end(_EXIT_SECONDS))
-        raise GpuRunError(f"the process for the GPU ended with {how}")
+        exit_text = describe_exit(self._worker.end(_EXIT_SECONDS))
+        raise GpuRunError(f"the process for the GPU ended with {exit_text}")
 
 
 @contextlib.contextmanager

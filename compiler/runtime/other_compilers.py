@@ -224,7 +224,7 @@ class IreeProcess(ForkedProgram):
         for spec in self._convention.results:
             if _has_elements(spec):
                 results.append(self._read_result(spec, file, next(remaining_shapes)))
-            else:  # IREE's program does not return it
+            else:  # IREE's program does not return this result
                 results.append(torch.empty(RuntimeShape(spec).at(self._symbols), dtype=torch_dtype(spec)))
         return results
 
@@ -302,12 +302,11 @@ def run_and_compare_with_native(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """Does what `run_and_compare` does for the program of another compiler, and compares it with `native`.
+    """Runs the program of another compiler and eager; returns a report like that of `run_and_compare`.
 
-    `native` is this compiler's code of the same graph.
-
-    The program is in a separate process, forked before torch has threads. Loading includes one call. Raises what
-    `process` raises; errors of `native` are in its part of the report.
+    The program is in `process`, which was forked before torch had threads. `native` is this compiler's code of the same
+    graph, which is compared too. The other parameters are those of `run_and_compare`. Loading includes one call. Raises
+    what `process` raises; errors of `native` are in its part of the report.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with process, torch_threads(threads), torch.no_grad():
@@ -324,28 +323,28 @@ def run_and_compare_with_native(
         calls = [process.time_call, *native_side.calls, lambda: time_call(lambda: run_eager_to_time(captured))[1]]
         # The program runs in another process.
         meter = LoadMeter(in_this_process=False)
-        seconds = time_interleaved(calls, repeats, report_progress)
+        process_seconds, *native_seconds, eager_seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)
         reference = captured.in_precisions(dict(nodes.precisions))
         outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
     report = make_run_report(
-        captured, graph, outputs, summarize_times(seconds[0], threads), summarize_times(seconds[-1], threads), nodes,
-        (before, after), (*precision_notes(reference, outputs), *process.notes()),
+        captured, graph, outputs, summarize_times(process_seconds, threads), summarize_times(eager_seconds, threads),
+        nodes, (before, after), (*precision_notes(reference, outputs), *process.notes()),
     )  # fmt: skip
     return msgspec.structs.replace(
         report,
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         backend=process.backend,
-        sides=(native_side.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
+        sides=(native_side.report(captured, reference, expected, native_seconds, threads, equal_nan),),
         load=machine_load,
         equal_nan=equal_nan,
     )
 
 
 class _NativeSide:
-    """A `Side`: this compiler's code of the same graph, its results, and calls to time; without these if it failed."""
+    """A `Side`: this compiler's code of the same graph. If the code failed, `calls` is empty."""
 
     def __init__(self, captured: CapturedGraph, code: NativeCode) -> None:
         self._code, self._problem = code, code.problem

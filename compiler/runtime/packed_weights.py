@@ -1,8 +1,8 @@
 """Packed copies of weights: shares them between programs, and releases the memory of the weights that are packed.
 
 A released `nn.Parameter` gets other memory of the same size, which reads as NaN and needs no physical memory: one small
-file in memory is mapped to all of its pages. Eager code that reads it computes NaN, and does not crash. Memory that
-is written becomes normal memory, so new weights can be loaded into it.
+file in memory is mapped to all of its pages. Eager code that reads this memory computes NaN, and does not crash. Pages
+that are written become normal memory, so new weights can be loaded into the parameter.
 
 A packed weight can be unpacked, because packing only moves elements and adds zeros: packing the positions of the
 elements shows where each element is. A released weight is therefore restored when a program packs it in another way or
@@ -45,15 +45,15 @@ class SharedWeights:
             self._copies[key] = None if key in self._copies else copy
 
     def of(self, source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Returns the copy of `source` with this shape and element type, or `None`; it may be packed in another way."""
+        """Returns the copy of `source` with this shape and element type, packed in any way; `None` without one."""
         return self._copies.get(_copy_key(source, shape, dtype))
 
 
 class SharedArgument:
     """Copies that one argument may take from `shared_weights` instead of packing, if they are packed in the same way.
 
-    This is checked on the first weight whose elements are distinguishable: it is packed, and compared with the shared
-    copy. One weight is enough, because packing moves elements and pads with zeros, independent of their values.
+    The check packs the first weight whose elements are distinguishable, and compares the result with the shared copy.
+    One weight is enough, because packing moves elements and pads with zeros, independent of their values.
     """
 
     def __init__(self, shared_weights: SharedWeights) -> None:
@@ -103,7 +103,7 @@ _FILE_BYTES = 16 << 20
 # The number of elements that are compared at a time: a comparison makes a mask of as many bytes.
 _CHUNK_ELEMENTS = 1 << 20
 _MAP_FIXED, _PROT_NONE = 0x10, 0
-# Integers with as many bytes as an element.
+# Integer types by the number of bytes of an element.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Pack = Callable[[torch.Tensor], torch.Tensor]
@@ -143,7 +143,7 @@ def is_released(weight: torch.Tensor) -> bool:
 
 
 def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
-    """Replaces the memory of a parameter by memory that reads as NaN; returns whether it did.
+    """Replaces the memory of a parameter by memory that reads as NaN; returns whether the memory was replaced.
 
     `packed` is `pack(weight)`. Does nothing for a tensor that is not a parameter, is small, has been restored before,
     or whose elements cannot be recovered from `packed`.
@@ -172,7 +172,7 @@ def restore(weight: torch.Tensor) -> None:
     if released is None:
         return
     _restored.add(weight.data_ptr())
-    if _is_untouched(weight):  # otherwise it has been written, and has new elements
+    if _is_untouched(weight):  # other weights have been written, and have new elements
         bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
         positions, packed = _positions_of_packed(weight, released.pack), released.packed.reshape(-1).view(bits.dtype)
         is_element = positions > 0
@@ -216,7 +216,8 @@ def return_free_memory() -> None:
 def _positions_of_packed(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
     """Returns the position in memory order in `weight`, from 1, of each packed element; 0 for padding."""
     count, total = weight.numel(), 0
-    # Positions are packed as the bits of elements, in parts if they do not fit into an element.
+    # Positions are packed as the bits of elements, in parts if they do not fit into an element. Of 16 bits, one is the
+    # sign, which would spoil the sum of parts.
     bits_per_part = 8 * weight.itemsize if weight.itemsize > 2 else 15
     for shift in range(0, max(1, count.bit_length()), bits_per_part):
         part = torch.arange(1, count + 1) >> shift
@@ -234,7 +235,7 @@ def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
-    """Returns the sum of the elements' bits as integers, which neither the order of elements nor added zeros change."""
+    """Returns the sum of the elements' bits as integers: packing, which reorders and adds zeros, does not change it."""
     bits = _in_memory_order(tensor).view(_BITS[tensor.itemsize]).numpy()
     return int(np.add.reduce(bits, dtype=np.int64))
 
@@ -246,7 +247,7 @@ def _is_untouched(weight: torch.Tensor) -> bool:
 
 
 def _memory_of_nan(like: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor with the form of `like`, all bits of which are one, in memory that is allocated when written."""
+    """Returns a tensor with the form of `like` whose bits are all one, in memory that is allocated when written."""
     size = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     address = _map_memory(0, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     for start in range(0, size, _FILE_BYTES):
@@ -279,7 +280,7 @@ def _unmap_memory(address: int, size: int) -> None:
 
 
 def _file_of_ones() -> int:
-    """Returns the descriptor of the file in memory, all bits of which are one."""
+    """Returns the descriptor of the file in memory, whose bits are all one."""
     global _file
     if _file < 0:
         _file = os.memfd_create("buddy-released-weights", os.MFD_CLOEXEC)

@@ -1,7 +1,8 @@
 """Compares results that are positions (argmax, topk, sort) by the elements that they select.
 
-Two correct runs may select different elements if these differ by less than rounding errors. If elements are equal in
-eager and in double precision, rounding does not matter: ops that are documented to select the first one must do so.
+Two correct runs may select different elements if these elements differ by less than rounding errors. If elements are
+equal in eager and in double precision, rounding does not matter: ops that are documented to select the first of equal
+elements must do so.
 """
 
 from __future__ import annotations
@@ -59,24 +60,20 @@ def allowed_margin(
 ) -> float:
     """Returns the allowed difference between elements that correct runs may select; 0 if `compiled` exceeds it.
 
-    `compiled` and `eager` are the positions that both runs returned.
-
-    The margin is `multiple` times twice the maximum difference of eager from double precision. It is also 0 if
-    `compiled` has duplicates or is out of range, and if the graph is random or cannot run in double precision.
+    `compiled` and `eager` are the positions that both runs returned. The margin is `multiple` times twice the maximum
+    difference of eager's elements from double precision. It is also 0 if `compiled` has duplicates or is out of range,
+    and if the graph is random or cannot run in double precision.
     """
     if any(isinstance(op, RandomOp) for op in captured.graph.operations):
         return 0.0
     try:
-        x, exact = _in_both_precisions(captured, choice.operand)
+        x, exact = _compute_in_both_precisions(captured, choice.operand)
     except Exception:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=True)
         return 0.0
-    size = x.numel() if choice.dim is None else x.shape[choice.dim] if x.dim() else 1
-    if (
-        not x.is_floating_point()
-        or bool(((compiled < 0) | (compiled >= size)).any())
-        or _has_duplicates(choice, x, compiled)
-    ):
+    n_positions = x.numel() if choice.dim is None or not x.dim() else x.shape[choice.dim]
+    is_out_of_range = bool(((compiled < 0) | (compiled >= n_positions)).any())
+    if not x.is_floating_point() or is_out_of_range or _has_duplicates(choice, x, compiled):
         return 0.0
     difference = (x.double() - exact)[x.isfinite() & exact.isfinite()].abs()
     margin = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
@@ -87,13 +84,14 @@ def allowed_margin(
         | (compiled_elements.isnan() & eager_elements.isnan())
     )
     if choice.takes_first:
-        exact_elements = [_select(exact, choice.dim, positions) for positions in (compiled, eager)]
+        are_equal = compiled_elements == eager_elements
+        are_equal &= _select(exact, choice.dim, compiled) == _select(exact, choice.dim, eager)
         is_later = (compiled > eager).reshape(compiled_elements.shape)
-        is_allowed &= ~((compiled_elements == eager_elements) & (exact_elements[0] == exact_elements[1]) & is_later)
+        is_allowed &= ~(are_equal & is_later)
     return margin if bool(is_allowed.all()) else 0.0
 
 
-def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a node's value in eager and in double precision."""
     graph, tensors, numbers, precisions = captured.graph, captured.tensors, captured.numbers, captured.precisions
     with torch.no_grad():
@@ -104,14 +102,14 @@ def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Ten
 
 
 def _has_duplicates(choice: ChosenPositions, x: torch.Tensor, positions: torch.Tensor) -> bool:
-    """True if positions along the dim, as of `topk`, contain duplicates."""
+    """True if positions along the dim, such as those of `topk`, contain duplicates."""
     if choice.dim is None or not x.dim() or positions.dim() < x.dim():
         return False
     return bool((positions.sort(choice.dim)[0].diff(dim=choice.dim) == 0).any())
 
 
 def _select(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
-    """Returns the elements of `x` at `positions` along `dim`, which may have lost that dim, as of `argmax`."""
+    """Returns the elements of `x` at `positions` along `dim`, a dim that `positions` may lack, as those of `argmax`."""
     if dim is None or not x.dim():
         return x.reshape(-1)[positions.reshape(-1)]
     has_same_rank = positions.dim() == x.dim()

@@ -79,8 +79,8 @@ _IS_CAUSAL_POSITIONS = {
 def _attention_in_bfloat16(target: str, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
     """Returns the results of attention whose products have operands in bfloat16.
 
-    It is computed in the blocks of `ops.attention`. Exponentials are relative to the maximum of the blocks so far when
-    they are rounded, so the order of the blocks matters.
+    The result is computed in the blocks of `ops.attention`. Exponentials are relative to the maximum of the blocks so
+    far when they are rounded, so the order of the blocks matters.
     """
     q, k, v = arguments[:3]
     causal_position = _IS_CAUSAL_POSITIONS[target]
@@ -147,13 +147,13 @@ def _in_bfloat16(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) ->
 
 
 def _in_bfloat16_pairs(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
-    """Multiplies operands that are sums of two bfloat16 numbers, without the product of both rests."""
+    """Multiplies operands as sums of two bfloat16 numbers, without the product of both remainders."""
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
     return _einsum(a_high, b_high, product) + (_einsum(a_high, b_low, product) + _einsum(a_low, b_high, product))
 
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns two tensors of bfloat16 numbers, in the type of `x`: `x` rounded, and the rest, rounded."""
+    """Returns two tensors of bfloat16 numbers, in the type of `x`: `x` rounded, and the remainder, rounded."""
     high = x.bfloat16().to(x.dtype)
     return high, (x - high).bfloat16().to(x.dtype)
 

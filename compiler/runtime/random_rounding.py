@@ -11,9 +11,9 @@ n (Q / 2 + s² / 3), where Q is the sum of the squares of the addends and s the 
 for addends of random sign, the second one for equal addends.
 
 Compiled code may compute convolutions of 3x3 windows in bfloat16 by Winograd's algorithm, so runs with random errors
-use it too. Its transformed tiles and weights are rounded to bfloat16, so the result differs from that of a direct
-convolution of the same operands by more than roundings of sums. Tiles have 2x2 results: F(2x2, 3x3) of Lavin and Gray,
-"Fast algorithms for convolutional neural networks", 2015.
+use this algorithm too. Its transformed tiles and weights are rounded to bfloat16, so the result differs from that of a
+direct convolution of the same operands by more than roundings of sums. Tiles have 2x2 results: F(2x2, 3x3) of Lavin and
+Gray, "Fast algorithms for convolutional neural networks", 2015.
 """
 
 from __future__ import annotations
@@ -67,10 +67,8 @@ def convolve_by_winograd(x: torch.Tensor, weight: torch.Tensor, padding: Sequenc
     )
     padding = [int(size) for size in padding] * (2 // len(padding))
     height, width = (size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True))
-    rows, columns = -(-height // 2), -(-width // 2)
-    end_padding = [
-        2 * tiles + 2 - size - pad for tiles, size, pad in zip((rows, columns), x.shape[2:], padding, strict=True)
-    ]
+    n_tiles = (-(-height // 2), -(-width // 2))
+    end_padding = [2 * count + 2 - size - pad for count, size, pad in zip(n_tiles, x.shape[2:], padding, strict=True)]
     padded = torch.nn.functional.pad(_rounded(x), (padding[1], end_padding[1], padding[0], end_padding[0]))
     tiles = padded.unfold(2, 4, 2).unfold(3, 4, 2)
     inputs = _rounded(torch.einsum("ij,nchwjk,lk->nchwil", input_transform, tiles, input_transform))
@@ -114,7 +112,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
             value = convolve_by_winograd(self._operand(op, 0), self._operand(op, 1), op.args[4])
             if op.args[2] is not None:
                 value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
-        n_addends = _number_of_addends(op, self._operand)
+        n_addends = _count_addends(op, self._operand)
         if n_addends > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
             value = value + self._error_of_sum(op, value, n_addends)
         return self._round(value, op)
@@ -126,7 +124,8 @@ class RandomRoundingInterpreter(LockstepInterpreter):
 
     def _error_of_sum(self, op: Op, value: torch.Tensor, n_addends: float) -> torch.Tensor:
         """Returns random errors of `value`, the result of `op`: sums or means of `n_addends` addends each."""
-        values = {p.name: self.value(p.name) for p in op.parents}
+        values = {parent.name: self.value(parent.name) for parent in op.parents}
+        # On the squares of its operands, `op` sums the squares of its addends.
         if op.target in SECOND_FACTOR_POSITIONS and op.stable not in self._precisions:
             squares = product_in_double(op, values, self._symbols, lambda value: widen(value).square())
         else:
@@ -146,7 +145,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         return round_at_random(value, to_torch_dtype(meta.dtype), self._generator)
 
 
-def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
+def _count_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
     """Returns the number of addends of each element of the result; 0 if `op` does not compute sums.
 
     `operand(op, index)` is the value of an argument of `op`.
@@ -163,7 +162,7 @@ def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> fl
 
 
 def round_at_random(value: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Rounds a double-precision tensor to `dtype`: each element to one of its two neighbours in it, at random."""
+    """Rounds a double-precision tensor to `dtype`: each element at random to one of its two neighbours in this type."""
     if value.is_complex():
         part = {torch.complex64: torch.float32, torch.complex32: torch.float16}.get(dtype, torch.float64)
         real, imaginary = (round_at_random(x, part, generator) for x in (value.real, value.imag))

@@ -1,8 +1,8 @@
 """The custom torch ops of recurrent layers: each runs one direction of one layer over all steps.
 
 The overload `saving` of an op has gradients, and also returns what they need of each step. An op `*_layer_backward`
-goes through the steps in the opposite order and computes the gradients of the sums that enter the gates; those of the
-weights and of the steps are products over all steps at once.
+goes through the steps in the opposite order and computes the gradients of the sums that enter the gates. The gradients
+of the weights and of the steps are products over all steps at once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RNN = f"(Tensor steps, Tensor hidden, {_WEIGHT_ARGUMENTS}, str nonlinearity='ta
 _library.define(f"lstm_layer{_LSTM} -> (Tensor, Tensor, Tensor)")
 _library.define(f"gru_layer{_GRU} -> (Tensor, Tensor)")
 _library.define(f"rnn_layer{_RNN} -> (Tensor, Tensor)")
-# These also return [time, batch, 4 * width]: for an LSTM, the input, forget, new and output gates (`new` is the
-# candidate, g in PyTorch's documentation, n for a GRU), and in a further tensor its cell after each step; for a GRU,
-# the reset, update and new gates, and the sum over its state that the reset gate multiplies. An RNN needs only its
-# output. Packed sequences and projections are rejected.
+# The overloads `saving` also return [time, batch, 4 * width]: for an LSTM, the input, forget, new and output gates, and
+# in a further tensor the cell after each step; for a GRU, the reset, update and new gates, and the sum over its state
+# that the reset gate multiplies. The new gate is the candidate: g in PyTorch's documentation, n for a GRU. An RNN needs
+# only its output. Packed sequences and projections are rejected.
 _library.define(f"lstm_layer.saving{_LSTM} -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 _library.define(f"gru_layer.saving{_GRU} -> (Tensor, Tensor, Tensor)")
 _library.define(f"rnn_layer.saving{_RNN} -> (Tensor, Tensor)")
@@ -57,9 +57,9 @@ def _run_layer(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Runs one direction of a layer by PyTorch's `function`, such as `torch.lstm`.
 
-    `weights` are the input weight, the hidden weight, two biases, and perhaps a projection, or None for those that the
-    layer lacks. With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and
-    the last states.
+    `weights` are the input weight, the hidden weight, two biases, and perhaps a projection; one that the layer lacks is
+    `None`. With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and the
+    last states.
     """
     given_weights = [weight for weight in weights if weight is not None]
     stacked = [state[None] for state in states]
@@ -156,17 +156,20 @@ def _gru_saving(
     _reject_unsupported(batch_sizes)
     linear, per_step = torch.nn.functional.linear, []
     for inputs in linear(steps, input_weight, input_bias)[list(_step_order(len(steps), reverse))]:
-        sums, entering = linear(hidden, hidden_weight, hidden_bias).chunk(3, 1), inputs.chunk(3, 1)
-        reset, update = (entering[0] + sums[0]).sigmoid(), (entering[1] + sums[1]).sigmoid()
-        new = (entering[2] + reset * sums[2]).tanh()
+        state_sums, input_sums = linear(hidden, hidden_weight, hidden_bias).chunk(3, 1), inputs.chunk(3, 1)
+        reset, update = (input_sums[0] + state_sums[0]).sigmoid(), (input_sums[1] + state_sums[1]).sigmoid()
+        new = (input_sums[2] + reset * state_sums[2]).tanh()
         hidden = (hidden - new) * update + new
-        per_step.append((hidden, torch.cat([reset, update, new, sums[2]], 1)))
+        per_step.append((hidden, torch.cat([reset, update, new, state_sums[2]], 1)))
     output, saved = _stack_steps(per_step, reverse)
     return output, hidden, saved
 
 
 def _rnn_saving(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
     return _rnn_layer(*arguments, **options)
+
+
+# In the next three functions, `output`, `hidden` and `cell` are gradients: of the output, and of the last states.
 
 
 def _lstm_backward(
@@ -260,7 +263,7 @@ def _lstm_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, cell: 
     sums, *states = _buddy_ops.lstm_layer_backward(output, hidden, cell, hidden_weight, gates, cells, before, reverse)
     states_before = _states_before(first, outputs, reverse)
     step_gradients, weights = _gradients_of_weights(ctx, steps, states_before, input_weight, sums, sums)
-    return step_gradients, *states, *weights, None, None, None
+    return step_gradients, *states, *weights, None, None, None  # options have no gradients
 
 
 def _gru_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, *_: Any) -> Any:

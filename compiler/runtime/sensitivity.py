@@ -14,12 +14,13 @@ The errors of eager may be small by chance, or because it splits its sums. So if
 of up to `MAX_FURTHER_RUNS` further runs are computed, with random errors of the size of those of sequential sums in
 float32 (`runtime.random_rounding`). The result is wrong if it also exceeds the limits of the largest spreads.
 
-PyTorch does not have the ops of an ONNX model. If it rounds to integers, the spreads are those of the reference with
-errors of the size of roundings in its float ops (`CapturedGraph.disturbed`), and allow integers of 8 bits to differ.
+PyTorch does not have the ops of an ONNX model. If such a model rounds to integers, the spreads are those of the
+reference with errors of the size of roundings in its float ops (`CapturedGraph.disturbed`), and allow integers of 8
+bits to differ.
 
 The tolerance of the element type decides where the spread is unusable: for results of fewer than `MIN_ELEMENTS`
 elements, for double precision, and for programs that cannot run in double precision. A result beyond that tolerance is
-wrong unless the spread allows it, for any number of elements.
+wrong unless the spread allows the difference, for any number of elements.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _deciding_checks(
 def judge_result(
     captured: CapturedGraph, expected: Sequence[torch.Tensor], index: int, compiled: torch.Tensor, is_close: bool
 ) -> tuple[bool, Spread | None]:
-    """Returns whether result `index` is correct, and the spread that decided, or `None`.
+    """Returns whether result `index` is correct, and the spread that decided; `None` if the tolerance decided.
 
     `is_close` is true if the result is within its element type's tolerance, which decides for integers, unless they are
     quantised.
@@ -164,19 +165,20 @@ def judge_result(
     while not is_within_spread(compiled, eager, spread):
         seed = next(seeds, None)
         run_spreads = further_spreads(captured, seed) if seed is not None else ()
-        if not run_spreads and captured.precisions:
+        if run_spreads:
+            spread = spread.maximum_with(run_spreads[index])
+        elif captured.precisions:
             spread = spread.maximum_with(_spreads_of_precisions(captured, expected)[index])
             return is_within_spread(compiled, eager, spread), spread
-        if not run_spreads:
+        else:
             return False, spread
-        spread = spread.maximum_with(run_spreads[index])
     return True, spread
 
 
 def _as_numbers(captured: CapturedGraph, value: torch.Tensor) -> torch.Tensor:
-    """Returns a result of `captured`: unchanged, or as floats if its elements are quantised numbers.
+    """Returns a result of `captured`: as floats if its elements are quantised numbers, else unchanged.
 
-    Roundings may change these by a step.
+    Roundings may change quantised numbers by a step.
     """
     is_quantised = captured.disturbed is not None and value.dtype in (torch.int8, torch.uint8)
     return value.float() if is_quantised else value
@@ -231,26 +233,28 @@ def _is_usable(spread: Spread, eager: torch.Tensor) -> bool:
 
 
 def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> tuple[ErrorCheck, ...]:
-    """Returns the checks of the greatest error, of the root mean square, and of that of the worst slice of each dim.
+    """Returns the checks of the greatest error, of the rms error, and of the rms error of the worst slice of each dim.
 
     A few roundings are allowed for any spread.
     """
     difference, magnitude = measure_difference(compiled, eager), _magnitude(eager)
     few_roundings = _few_roundings(eager.dtype)
-    checks = []
-    for error_name, error, error_of_spread, size, size_name in (
-        ("max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"),
-        ("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager"),
-    ):
+
+    def make_check(name: str, error: float, error_of_spread: float, size: float, size_name: str) -> ErrorCheck:
         rule = f"{few_roundings:.1e} x {size_name} {size:.2g}"
         if MULTIPLE * error_of_spread > few_roundings * size:
             rule = f"{MULTIPLE:g} x spread {error_of_spread:.1e}"
-        checks.append(ErrorCheck(error_name, error, max(MULTIPLE * error_of_spread, few_roundings * size), rule))
-    rms_limit = checks[1].allowed
+        return ErrorCheck(name, error, max(MULTIPLE * error_of_spread, few_roundings * size), rule)
+
+    largest_check = make_check(
+        "max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"
+    )
+    rms_check = make_check("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager")
+    checks = [largest_check, rms_check]
     for dim, rms in difference.slices.items():
         if dim not in spread.slices:
             continue
-        limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_limit)
+        limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_check.allowed)
         worst = int((rms - limits).argmax())
         index = ", ".join(str(worst) if axis == dim else ":" for axis in range(eager.dim()))
         rule = f"{MULTIPLE:g} x spread of the slice, at least the limit of all"
@@ -259,7 +263,7 @@ def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -
 
 
 def are_few_roundings(compiled: torch.Tensor, eager: torch.Tensor) -> bool:
-    """True if a few roundings explain the differences of a result, in any program, or if results are not rounded."""
+    """True if a result is not rounded, or if a few roundings, which any program may have, explain its differences."""
     if not _is_rounded(eager) or torch.equal(compiled, eager):
         return True
     return all(check.ok for check in _error_checks(compiled, eager, _NO_SPREAD))
@@ -289,7 +293,7 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 
 def _measure_spreads(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
-    """Does what `measure_spreads` does, without caches."""
+    """Returns the result of `measure_spreads`, without its caches."""
     try:
         if captured.disturbed is not None:
             captured.exact_results = list(expected)
@@ -305,7 +309,7 @@ def _measure_spreads(captured: CapturedGraph, expected: Sequence[torch.Tensor]) 
 
 
 def _run_in_double(captured: CapturedGraph) -> LockstepInterpreter:
-    """Returns a run in double precision, whose results are then in `captured`."""
+    """Runs `captured` in double precision, and stores its `exact_results`; returns the finished interpreter."""
     with _generator_from(captured.random_state):
         run = LockstepInterpreter(
             captured.graph, captured.tensors, _symbols(captured), (), "float64", precisions=captured.precisions
@@ -338,13 +342,12 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
 def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     """Returns the larger differences from eager of two runs with errors of opposite signs.
 
-    They are not complete, because ops that are not known to sum have errors of a few roundings of their results.
+    The spreads are not complete, because ops that are not known to sum get errors of only a few roundings.
     """
     assert captured.disturbed is not None
     if not captured.exact_results:  # the spreads were on disk
         assert captured.eager is not None
         captured.exact_results = captured.eager(captured.tensors)
-    # Both runs have the same errors, with opposite signs.
     first_run, second_run = (
         [
             measure_difference(_as_numbers(captured, value), _as_numbers(captured, exact))

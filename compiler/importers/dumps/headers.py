@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.plain_values import Language
 
-# The anchor of IR that is a whole module, and what a pass on it ran on.
+# The anchor of IR that is a whole module, and the `ran_on` of a pass on a module.
 MODULE = "module"
 
 # MLIR: `// -----// IR Dump After Canonicalizer (canonicalize) ('func.func' operation: @f) //----- //`. Newer versions
@@ -37,6 +37,7 @@ _MLIR_TOP = re.compile(
     re.MULTILINE,
 )
 _LLVM_FUNCTION = re.compile(rb"^define [^\n@]*@(\"[^\"\n]*\"|[\w$.-]+)", re.MULTILINE)
+# Lines that may precede the first op: empty lines, comments, aliases, the start of resources.
 _SKIPPED_LINE = re.compile(rb"^(?:\s*$|\s*//|[#!][\w$.-]+ = |\{-#)")
 
 
@@ -76,6 +77,7 @@ def read_header(line: bytes) -> Header | None:
 
 
 def _mlir_header(match: re.Match[bytes]) -> Header:
+    """Returns the header in a match of `_MLIR`."""
     name = _decode_name(match["name"])
     argument = _MLIR_ARGUMENT.fullmatch(name)
     title, pipeline, has_failed = name, "", bool(match["failed"])
@@ -96,6 +98,7 @@ def _mlir_header(match: re.Match[bytes]) -> Header:
 
 
 def _llvm_header(match: re.Match[bytes]) -> Header:
+    """Returns the header in a match of `_LLVM`."""
     if match["start"]:
         return Header("start", "llvm")
     if match["name_without_ir"] is not None:
@@ -130,11 +133,8 @@ def anchor_of(head: bytes, language: str, ran_on: str) -> str:
         if b"ModuleID = " in head[:200]:
             return MODULE
         functions = _LLVM_FUNCTION.findall(head)
-        return (
-            "@" + _decode_name(functions[0]).strip('"')
-            if len(functions) == 1 and ran_on != MODULE
-            else ran_on or MODULE
-        )
+        is_one_function = len(functions) == 1 and ran_on != MODULE
+        return "@" + _decode_name(functions[0]).strip('"') if is_one_function else ran_on or MODULE
     match = _match_first_op(head)
     if match is None:
         return ran_on or MODULE

@@ -42,7 +42,12 @@ def source_line_rows(source_lines: Iterable[str]) -> tuple[NodeRow, ...]:
     rows = []
     for index, (file, line) in enumerate(positions):
         text = f"{file}:{line}"
-        rows.append(NodeRow(index, text, "source line", text, file, str(line), "", location=text))
+        rows.append(
+            NodeRow(
+                index, stable=text, opcode="source line", name=text, target=file, args=str(line), kwargs="",
+                location=text,
+            )
+        )  # fmt: skip
     return tuple(rows)
 
 
@@ -53,6 +58,7 @@ def _source_lines_of_mlir(text: str) -> list[SourceLines]:
     resolved: dict[str, SourceLines] = {}
 
     def resolve(parts: str, depth: int = 0) -> SourceLines:
+        """Returns the source lines in the text of a location, and in the locations that it refers to."""
         source_lines: dict[str, None] = {}
         for path, line, alias in _MLIR_PART.findall(parts):
             if path and line != "0":
@@ -64,16 +70,16 @@ def _source_lines_of_mlir(text: str) -> list[SourceLines]:
         return tuple(source_lines)
 
     # The results by text of the locations: many lines have the same ones.
-    known: dict[str, SourceLines] = {}
+    results: dict[str, SourceLines] = {}
 
     def of_line(line: str) -> SourceLines:
         start = line.find("loc(")
         if start < 0 or line.startswith("#loc"):
             return ()
         parts = line[start:]
-        if parts not in known:
-            known[parts] = resolve(parts)
-        return known[parts]
+        if parts not in results:
+            results[parts] = resolve(parts)
+        return results[parts]
 
     return list(map(of_line, text.split("\n")))
 
@@ -84,7 +90,7 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
     nodes = {number: (kind, _parse_fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
 
     def file_of(number: str, depth: int = 0) -> str:
-        """Returns the path of the file of a scope, or of a node in it."""
+        """Returns the path of the file of node `number`, which is a file, a scope, or has a scope."""
         kind, fields = nodes.get(number, ("", {}))
         if kind == "DIFile":
             name, folder = fields.get("filename", ""), fields.get("directory", "")
@@ -93,7 +99,7 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
         return file_of(parent, depth + 1) if parent and depth < _MAX_DEPTH else ""
 
     def source_lines_of(number: str) -> SourceLines:
-        """Returns the lines of a location: its own, then those at which it was inlined."""
+        """Returns the source lines of location `number`: its own, then those at which it was inlined."""
         source_lines = []
         for _ in range(_MAX_DEPTH):
             kind, fields = nodes.get(number, ("", {}))
@@ -104,13 +110,13 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
             number = fields.get("inlinedAt", "")
         return tuple(dict.fromkeys(source_line for source_line in source_lines if not source_line.startswith(":")))
 
-    known: dict[str, SourceLines] = {}
+    lines_by_location: dict[str, SourceLines] = {}
     result = []
     for line in text.split("\n"):
         match = _LLVM_USE.search(line)
-        if match is not None and match[1] not in known:
-            known[match[1]] = source_lines_of(match[1])
-        result.append(known[match[1]] if match is not None else ())
+        if match is not None and match[1] not in lines_by_location:
+            lines_by_location[match[1]] = source_lines_of(match[1])
+        result.append(lines_by_location[match[1]] if match is not None else ())
     return result
 
 

@@ -22,6 +22,8 @@ from buddy.compiler.protocol.dump_files import language_of_text
 CHUNK_BYTES = 1 << 20
 # The maximum lengths of the start of a stage, in which its anchor is found, and of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
+# The length of the end of a stage, whose last line shows whether the stage is complete.
+_TAIL_BYTES = 256
 # The hexadecimal digits of a stage's hash that are kept.
 _DIGEST_DIGITS = 24
 # Evenly spaced samples of a log show whether it has grown or was rewritten: all bytes of logs up to 256 KiB.
@@ -40,7 +42,7 @@ _LAST_LINE = re.compile(rb"^(?:\s*\}|[#!@;]|attributes |declare |\{-#|#-\})")
 
 
 def lines_from(file: BinaryIO, position: int) -> Iterator[bytes]:
-    """Yields the rest of a file from `position` on, in pieces of whole lines where lines are not too long."""
+    """Yields the rest of a file from `position` on, in pieces of whole lines unless a line exceeds `CHUNK_BYTES`."""
     file.seek(position)
     rest = b""
     while data := file.read(CHUNK_BYTES):
@@ -71,11 +73,14 @@ def digest_of(data: bytes) -> str:
 
 
 class StageHash:
-    """The hash, the number of lines and the length of a stage's bytes, without newlines at its end."""
+    """The hash, the number of lines and the length of a stage's bytes, without newlines at its end.
+
+    `head` and `tail` are the first and the last bytes. `ops` counts the ops by name, `None` if they are not counted.
+    """
 
     def __init__(self, language: str, counts_ops: bool) -> None:
         self._state = hashlib.sha1(usedforsecurity=False)
-        # The line ends at the end of the bytes so far; they belong to the stage only if more text follows.
+        # The newlines at the end of the bytes so far, which belong to the stage only if more text follows.
         self._held_back = b""
         self._pattern = _OP_PATTERNS.get(language) if counts_ops else None
         self.head = b""
@@ -95,7 +100,7 @@ class StageHash:
             self.length += len(self._held_back) + len(text)
             self.lines += self._held_back.count(b"\n") + text.count(b"\n")
             self._held_back = b""
-            self.tail = text[-256:]
+            self.tail = text[-_TAIL_BYTES:]
             self.is_binary = self.is_binary or b"\0" in text
             if self._pattern is not None and self.ops is not None:
                 self.ops.update(match.decode() for match in self._pattern.findall(text))
@@ -123,8 +128,8 @@ class LogScan:
         self._dump, self._path = dump, path
         self._file_number = len(dump.files)
         dump.files.append(path)
-        # The position at which the next scan starts, that of the last header, because its text may have grown; and the
-        # number of stages before it.
+        # The next scan starts at the last header, because the text after it may have grown: the position of this
+        # header, and the number of stages before it.
         self._resume_position, self._stages_before = 0, 0
         self._inode = 0
         self._hash_of_samples = b""
@@ -139,8 +144,8 @@ class LogScan:
         with self._path.open("rb") as file:
             status = os.fstat(file.fileno())
             self._inode = status.st_ino
-            counts = status.st_size <= MAX_COUNTED_BYTES
-            reader = _LogReader(dump, self._file_number, self._resume_position, counts)
+            counts_ops = status.st_size <= MAX_COUNTED_BYTES
+            reader = _LogReader(dump, self._file_number, self._resume_position, counts_ops)
             for data in lines_from(file, self._resume_position):
                 reader.add(data)
                 dump.scanned = reader.position
@@ -187,10 +192,10 @@ class _LogReader:
         """Reads whole lines that follow those read before."""
         start = 0
         # Every header has this text; few other lines do.
-        match = data.find(b" IR ")
-        while match >= 0:
-            line_start = data.rfind(b"\n", 0, match) + 1
-            end = data.find(b"\n", match) + 1 or len(data)
+        ir_position = data.find(b" IR ")
+        while ir_position >= 0:
+            line_start = data.rfind(b"\n", 0, ir_position) + 1
+            end = data.find(b"\n", ir_position) + 1 or len(data)
             header = read_header(data[line_start:end]) if end - line_start <= _MAX_HEADER_BYTES else None
             if header is not None:
                 header_position = line_start + header.column
@@ -198,7 +203,7 @@ class _LogReader:
                 self._end_stage()
                 self._begin_stage(header, self.position + header_position, self.position + end)
                 start = end
-            match = data.find(b" IR ", end)
+            ir_position = data.find(b" IR ", end)
         self._hash.add(data[start:])
         self.position += len(data)
 
@@ -215,6 +220,7 @@ class _LogReader:
         self._hash = StageHash(header.language, self._counts_ops)
 
     def _end_stage(self) -> None:
+        """Adds the stage of the last header to the dump, unless the header has no IR."""
         header, dump, stage_hash = self._header, self._dump, self._hash
         if header is None:
             if stage_hash.length:
@@ -236,10 +242,10 @@ class _LogReader:
         # A header without a pass stands for output before the first header.
         op = (header.op or first_op_name(stage_hash.head)) if header.language == "mlir" and header.pipeline else ""
         stage = DumpStage(
-            header.title, header.language, _PHASES[header.language], self._file_number, self._start,
-            stage_hash.length, stage_hash.total_lines, stage_hash.digest, anchor, header.ran_on, failed=header.failed,
-            ops=stage_hash.ops,
-            pipeline=header.pipeline, before=header.before, op=op,
+            header.title, header.language, _PHASES[header.language], self._file_number, offset=self._start,
+            length=stage_hash.length, lines=stage_hash.total_lines, digest=stage_hash.digest, anchor=anchor,
+            ran_on=header.ran_on, failed=header.failed, ops=stage_hash.ops, pipeline=header.pipeline,
+            before=header.before, op=op,
         )  # fmt: skip
         self._dump.add(stage)
 
@@ -247,14 +253,14 @@ class _LogReader:
 # ---- logs of torch.compile -------------------------------------------------------------------------------------------
 
 
-# The prefix of each line, which is not part of the text.
+# The prefix of each line of TORCH_LOGS, which is not part of the text.
 TORCH_PREFIX = re.compile(
     rb"^[A-Z]\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?:\[(?P<id>\d+/\d+[^\]\n]*)\] )?\[__(?P<name>\w+)\] ?", re.MULTILINE
 )
 _TRACE_HEADER = re.compile(rb'^V\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?P<json>\{".*\})\s*$')
 # The starts of a new text of the same logger.
 _STARTS = (b"TRACED GRAPH", b"Output code:")
-# Entries of TORCH_TRACE that are graphs or code, with their phases. Entries called "artifact" have a further name.
+# Entries of TORCH_TRACE that are graphs or code, with their phases. Entries called "artifact" have another name inside.
 _TRACE_PHASES = {
     "dynamo_output_graph": "dynamo",
     "aot_forward_graph": "aot",
@@ -306,6 +312,7 @@ class TorchLogScan:
             )
 
     def _read_log(self, reader: _TextReader, data: bytes, position: int) -> None:
+        """Reads lines of TORCH_LOGS, which are at byte `position` of the file."""
         for line in data.splitlines(keepends=True):
             match = TORCH_PREFIX.match(line)
             if match is None:
@@ -314,13 +321,15 @@ class TorchLogScan:
             else:
                 text = line[match.end() :]
                 name, anchor = match["name"].decode(), (match["id"] or b"").decode() or _NO_GRAPH
-                start = _TextStart(name, "code" if "code" in name and "graph" not in name else "fx", anchor)
+                is_code = "code" in name and "graph" not in name
+                start = _TextStart(name, "code" if is_code else "fx", anchor)
                 if start != reader.start or text.startswith(_STARTS):
                     reader.begin(start, position)
                 reader.add(line, text)
             position += len(line)
 
     def _read_trace(self, reader: _TextReader, data: bytes, position: int) -> None:
+        """Reads lines of TORCH_TRACE, which are at byte `position` of the file."""
         for line in data.splitlines(keepends=True):
             if line.startswith(b"\t"):
                 if reader.start is not None:
@@ -363,14 +372,14 @@ class _TextReader:
         start, self.start = self.start, None
         if start is not None and self._hash.length:
             stage = DumpStage(
-                start.title, "python", start.phase, self._file_number, self._position, self._length,
-                self._hash.total_lines, self._hash.digest, start.anchor, strip=self._strip,
+                start.title, "python", start.phase, self._file_number, offset=self._position, length=self._length,
+                lines=self._hash.total_lines, digest=self._hash.digest, anchor=start.anchor, strip=self._strip,
             )  # fmt: skip
             self._dump.add(stage)
 
 
 def _trace_start(line: bytes) -> _TextStart | None:
-    """Returns what the payload after a line of TORCH_TRACE is; `None` if it is neither a graph nor code."""
+    """Returns the start of the text that follows a line of TORCH_TRACE; `None` if it is neither a graph nor code."""
     match = _TRACE_HEADER.match(line)
     try:
         entry = json.loads(match["json"]) if match is not None else None
@@ -382,9 +391,9 @@ def _trace_start(line: bytes) -> _TextStart | None:
     frame = entry.get("frame_id"), entry.get("frame_compile_id")
     anchor = f"{frame[0]}/{frame[1]}" if None not in frame else _NO_GRAPH
     if kind == "artifact":
-        value = entry["artifact"]
-        name = str(value.get("name", "")) if isinstance(value, dict) else ""
-        is_text = isinstance(value, dict) and value.get("encoding") == "string"
+        artifact = entry["artifact"]
+        name = str(artifact.get("name", "")) if isinstance(artifact, dict) else ""
+        is_text = isinstance(artifact, dict) and artifact.get("encoding") == "string"
         phase = "script" if name.endswith("runnable") else "inductor"
         return _TextStart(name, phase, anchor) if is_text and _ARTIFACT.fullmatch(name) else None
     return _TextStart(kind, _TRACE_PHASES[kind], anchor) if kind in _TRACE_PHASES else None

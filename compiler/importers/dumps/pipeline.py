@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -62,6 +62,7 @@ class _Positions:
     """
 
     def __init__(self) -> None:
+        # Keys say whether texts are before passes. Passes on the module have odd groups, the passes between them even.
         self._groups: Counter[bool] = Counter()
         self._counts: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
 
@@ -83,7 +84,10 @@ def _symbol(stage: DumpStage) -> str:
 
 @dataclass
 class PipelineStep:
-    """A pass of the pipeline, which runs on each op with the name `op`. `stages` are the numbers of its stages."""
+    """A pass of the pipeline, which runs on each op with the name `op`.
+
+    `spelling` is the pass with its options. `group` is that of `_Positions`. `stages` are the numbers of its stages.
+    """
 
     title: str
     op: str
@@ -103,7 +107,8 @@ class RerunStart:
 class Pipeline:
     """The steps of a dump in the order of their execution.
 
-    `inner` are the numbers of stages that come from the inner pipelines of passes; they belong to no step.
+    `inner` are the numbers of stages that come from the inner pipelines of passes; they belong to no step. `is_before`
+    says that the texts of the steps are before the passes.
     """
 
     def __init__(self, stages: Sequence[DumpStage], inner: Collection[int]) -> None:
@@ -163,11 +168,8 @@ class Pipeline:
         index = 0 if self.is_before else 1
         parts = self.steps[0].stages
         # Passes on functions may print each function alone, before any pass on the module.
-        if (
-            self.steps[0].op != MODULE_OP
-            and index <= first
-            and not any(shows_module(self._stages[number]) for number in parts)
-        ):
+        are_functions = not any(shows_module(self._stages[number]) for number in parts)
+        if self.steps[0].op != MODULE_OP and index <= first and are_functions:
             return RerunStart(parts, index)
         raise DumpPipelineError(
             f"the dump has no text of the whole module before {self.steps[first].title} "
@@ -175,7 +177,10 @@ class Pipeline:
         )
 
     def _whole_text(self, index: int) -> int | None:
-        """Returns the stage with the module before step `index`, or after it, if no function is at another step."""
+        """Returns the number of the stage whose text is the module with all functions at step `index`.
+
+        The text is before or after the step, as all texts of the dump are. `None` if the dump has no such text.
+        """
         step = self.steps[index]
         neighbour = index - 1 if self.is_before else index + 1
         is_end = not 0 <= neighbour < len(self.steps) or self.steps[neighbour].group != step.group
@@ -197,18 +202,15 @@ class Pipeline:
     def match(self, stages: Sequence[DumpStage], first: int, skipped: Collection[int] = ()) -> list[int | None]:
         """Returns the step of each stage of a re-run from step `first` on, `None` for a stage of an inner pipeline."""
         executed = [index for index in range(first, len(self.steps)) if index not in skipped]
-        # Without the pass on the module between them, passes on functions are one group.
-        groups: list[list[int]] = []
-        for is_module, run in groupby(executed, lambda index: self.steps[index].op == MODULE_OP):
-            members = list(run)
-            groups += [[index] for index in members] if is_module else [members]
+        # If a pass on the module is skipped, the passes before and after it are one group.
+        groups = _group_passes(executed, lambda index: self.steps[index].op)
         matched: list[int | None] = [None] * len(stages)
-        for is_module, segment in groupby(range(len(stages)), lambda number: stages[number].op == MODULE_OP):
-            for numbers in [[number] for number in segment] if is_module else [list(segment)]:
-                while is_module and groups and self.steps[groups[0][0]].op != MODULE_OP:
-                    groups.pop(0)
-                if groups and is_module == (self.steps[groups[0][0]].op == MODULE_OP):
-                    self._match_group(stages, numbers, groups.pop(0), matched)
+        for numbers in _group_passes(range(len(stages)), lambda number: stages[number].op):
+            is_module = stages[numbers[0]].op == MODULE_OP
+            while is_module and groups and self.steps[groups[0][0]].op != MODULE_OP:
+                groups.pop(0)
+            if groups and is_module == (self.steps[groups[0][0]].op == MODULE_OP):
+                self._match_group(stages, numbers, groups.pop(0), matched)
         return matched
 
     def _match_group(
@@ -255,11 +257,20 @@ class Pipeline:
         return None
 
 
+def _group_passes(indices: Iterable[int], op_of: Callable[[int], str]) -> list[list[int]]:
+    """Returns groups of indices: each pass on the module is one, and the passes between two of them are one."""
+    groups: list[list[int]] = []
+    for is_module, run in groupby(indices, lambda index: op_of(index) == MODULE_OP):
+        members = list(run)
+        groups += [[index] for index in members] if is_module else [members]
+    return groups
+
+
 def possible_pipelines(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
     """Yields the pipelines that the stages may be of. Raises `DumpPipelineError` if no pipeline is found.
 
-    They differ in the stages that they attribute to inner pipelines, such as that of the inliner. Such stages look like
-    those of the outer pipeline, so only a re-run shows which pipeline is right.
+    The pipelines differ in the stages that they attribute to inner pipelines, such as that of the inliner. Such stages
+    look like those of the outer pipeline, so only a re-run shows which pipeline is right.
     """
     if not any(map(is_step, stages)):
         raise DumpPipelineError("the dump does not name the passes of an MLIR pipeline")
@@ -308,15 +319,16 @@ _CHOICES: tuple[Callable[[list[int], Sequence[DumpStage]], list[int]], ...] = (_
 def _inner_stages(
     stages: Sequence[DumpStage], choose: Callable[[list[int], Sequence[DumpStage]], list[int]]
 ) -> Iterator[int]:
-    """Yields the stages that `choose` selects of the runs that inner pipelines may have made."""
+    """Yields the numbers of the stages that `choose` selects among those that an inner pipeline may have made."""
     is_before = _shows_before(stages)
     numbers = [n for n, stage in enumerate(stages) if is_step(stage) and stage.before == is_before]
     for position, number in enumerate(numbers):
         inner = _INNER_PASSES.get(_title(stages[number]))
         if inner is None:
             continue
+        neighbours = numbers[position + 1 :] if is_before else numbers[:position][::-1]
         run: list[int] = []
-        for other in numbers[position + 1 :] if is_before else numbers[:position][::-1]:
+        for other in neighbours:
             if _title(stages[other]) != inner or stages[other].op == MODULE_OP:
                 break
             run.append(other)

@@ -93,15 +93,14 @@ class FolderScan:
             return
         language = language_of_text(stage_hash.head) if stage_file.language == "text" else stage_file.language
         anchor = stage_file.anchor or anchor_of(stage_hash.head, language, "")
-        record = DumpStage(
-            stage_file.title, language, stage_file.phase, len(dump.files), start, stage_hash.length,
-            stage_hash.total_lines, stage_hash.digest, anchor,
-            ops=stage_hash.ops,
+        stage = DumpStage(
+            stage_file.title, language, stage_file.phase, len(dump.files), offset=start, length=stage_hash.length,
+            lines=stage_hash.total_lines, digest=stage_hash.digest, anchor=anchor, ops=stage_hash.ops,
             pipeline=header.pipeline if header is not None else "",
             op=first_op_name(stage_hash.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip
         dump.files.append(stage_file.path)
-        dump.add(record)
+        dump.add(stage)
 
 
 def add_names_note(dump: Dump, paths: Iterable[Path], what: str) -> None:
@@ -247,7 +246,7 @@ _PICTURES |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 def read_text(dump: Dump, stage: DumpStage) -> str:
     """Returns the text of a stage. Invalid UTF-8 is replaced, and control characters are shown as pictures.
 
-    Raises `OSError` if the file cannot be read, or another text stands there now.
+    Raises `OSError` if the file cannot be read or has changed.
     """
     path = dump.files[stage.file]
     with path.open("rb") as file:
@@ -272,7 +271,7 @@ def read_text(dump: Dump, stage: DumpStage) -> str:
 
 
 def indexed_text(dump: Dump, stage: DumpStage) -> IndexedText:
-    """Returns the text of a stage, with the Python lines of its ops as the names of nodes. Raises like `read_text`."""
+    """Returns the text of a stage, with the source lines of its lines as the names of nodes. Raises as `read_text`."""
     text = read_text(dump, stage)
     if len(text) > MAX_LOCATED_CHARACTERS:
         return IndexedText(text)
@@ -288,7 +287,7 @@ _Statuses = tuple[tuple[str, int, int], ...]
 
 
 class DumpScan:
-    """The scan of a dump. Of a log that has grown, `index` reads only what is new."""
+    """The scan of a dump. If a log has grown, `index` reads only the new part."""
 
     def __init__(self, path: Path, dump_format: DumpFormat) -> None:
         self.dump = Dump(path, dump_format)

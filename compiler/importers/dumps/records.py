@@ -11,7 +11,7 @@ from typing import Literal
 from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.dump_files import DumpFormat
-from buddy.compiler.protocol.plain_values import LANGUAGES, Language
+from buddy.compiler.protocol.plain_values import LANGUAGES, Language, StageState
 
 # The first graph of a dump with several anchors: it has the stages of all of them.
 ALL_STAGES = "all"
@@ -30,12 +30,12 @@ class DumpStage:
 
     `anchor` names the part of the program in the text: `module`, a function `@f`, or a graph. `ran_on` names the op or
     function that the pass ran on, and `op` is the full name of that op for a pass over MLIR. `pipeline` is the pass
-    with its options, as far as the dump has them. The text is the IR after the pass; if `before` is set, that before
-    it. `strip` names the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a hash
-    of the bytes. `changed` is false if the previous stage with the same anchor has the same hash. `ops` counts the ops
-    by name, `None` if they were not counted; `deltas` are the differences from that previous stage.
+    with its options, as far as the dump has them. The text is the IR after the pass; if `before` is set, the IR before
+    the pass. `strip` names the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a
+    hash of the bytes. `changed` is false if the previous stage with the same anchor has the same hash. `ops` counts the
+    ops by name, `None` if they were not counted; `deltas` are the differences of these counts from that previous stage.
 
-    `origin` is "dump", "re-run", or "skipped" if a re-run skipped the pass; the text is then that of the stage before.
+    `origin` is "dump", "re-run", or "skipped" if a re-run skipped the pass: the stage before has the same text then.
     `step` is the number of the step of the pipeline, -1 if unknown.
     """
 
@@ -76,7 +76,7 @@ class Dump:
 
     `scanned` of `size` bytes have been read; `is_complete` is set when all files have been read to their end. `notes`
     report the parts that are not IR. `by_text` has the first stage with each text. `_last` has the last stage of each
-    anchor and language, and `_anchors` the number of stages of each anchor.
+    anchor and language, and `_counts` the number of stages of each anchor.
     """
 
     path: Path
@@ -89,7 +89,7 @@ class Dump:
     is_complete: bool = False
     by_text: dict[str, DumpStage] = field(default_factory=dict)
     _last: dict[tuple[str, str], DumpStage] = field(default_factory=dict)
-    _anchors: dict[str, int] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: DumpStage) -> None:
         """Adds the next stage, and compares it with the previous stage of the same anchor and language."""
@@ -99,12 +99,12 @@ class Dump:
             if before.ops is not None and stage.ops is not None:
                 stage.deltas = _deltas(before.ops, stage.ops)
         self._last[stage.anchor, stage.language] = stage
-        self._anchors[stage.anchor] = self._anchors.get(stage.anchor, 0) + 1
+        self._counts[stage.anchor] = self._counts.get(stage.anchor, 0) + 1
         self.by_text.setdefault(stage.text, stage)
         self.stages.append(stage)
 
     def add_unchanged(self, title: str, ran_on: str) -> bool:
-        """Adds a stage whose IR is not printed, because its pass changed nothing. Returns whether it is known."""
+        """Adds a stage whose IR is not printed, as its pass changed nothing. Returns whether the dump has its IR."""
         # Tries each language, because a search in `_last` would be slow: a log may have thousands of functions.
         keys = ((anchor, language) for anchor in (ran_on, MODULE) for language in LANGUAGES)
         before = next((stage for key in keys if (stage := self._last.get(key)) is not None), None)
@@ -118,8 +118,8 @@ class Dump:
         if not self.stages:
             return None
         stage = self.stages.pop()
-        self._anchors[stage.anchor] -= 1
-        self._anchors = {anchor: count for anchor, count in self._anchors.items() if count}
+        self._counts[stage.anchor] -= 1
+        self._counts = {anchor: count for anchor, count in self._counts.items() if count}
         before = next(
             (s for s in reversed(self.stages) if (s.anchor, s.language) == (stage.anchor, stage.language)), None
         )
@@ -131,7 +131,7 @@ class Dump:
     @property
     def graph_names(self) -> list[str]:
         """The names of the graphs: one for each anchor, preceded by `ALL_STAGES` if the anchors are of one program."""
-        anchors = list(self._anchors)[:MAX_ANCHORS]
+        anchors = list(self._counts)[:MAX_ANCHORS]
         return anchors if len(anchors) <= 1 or self.format not in _ONE_PROGRAM_FORMATS else [ALL_STAGES, *anchors]
 
     def graph_name(self, graph: int) -> str:
@@ -140,7 +140,7 @@ class Dump:
         return names[graph] if graph < len(names) else ALL_STAGES
 
     def stages_of(self, graph: int, first: int = 0, last: int | None = None) -> Iterator[DumpStage]:
-        """Yields the stages of a graph, among the stages from number `first` of the dump on, up to `last`."""
+        """Yields the stages of a graph, among the stages from number `first` to before number `last` of the dump."""
         name = self.graph_name(graph)
         for stage in self.stages[first:last]:
             if stage.is_of(name):
@@ -151,6 +151,7 @@ def client_stage(stage: DumpStage, index: int) -> Stage:
     """Returns the stage as clients see it, as stage number `index` of its graph."""
     added = sum(count for _, count in stage.deltas if count > 0)
     removed = -sum(count for _, count in stage.deltas if count < 0)
+    state: StageState = "skipped" if stage.origin == "skipped" else "done"
     return Stage(
         index,
         stage.title,
@@ -161,7 +162,7 @@ def client_stage(stage: DumpStage, index: int) -> Stage:
         added=added,
         removed=removed,
         changed=stage.changed,
-        state="failed" if stage.failed else "skipped" if stage.origin == "skipped" else "done",
+        state="failed" if stage.failed else state,
         language=stage.language,
         deltas=stage.deltas,
         anchor=stage.anchor,

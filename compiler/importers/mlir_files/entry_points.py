@@ -34,7 +34,7 @@ CPU_SECONDS, BYTES_PER_CPU_SECOND = 20, 1 << 20
 
 
 def read_entry_points_in_time(request: ReadRequest) -> ReadAnswer:
-    """Like `read_entry_points`, with a limit on CPU time: the system kills the process that exceeds it."""
+    """Returns the answer of `read_entry_points`; the system kills this process if it exceeds a limit on CPU time."""
     seconds = CPU_SECONDS + len(request.content) // BYTES_PER_CPU_SECOND
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     if hard_limit == resource.RLIM_INFINITY or seconds < hard_limit:  # a lower limit cannot be raised
@@ -45,7 +45,7 @@ def read_entry_points_in_time(request: ReadRequest) -> ReadAnswer:
 def read_entry_points(request: ReadRequest) -> ReadAnswer:
     """Returns the programs in a file, each with its graph; or the error."""
     try:
-        shape_words = [parse_input_shape(text) for text in request.shapes]
+        user_shapes = [parse_input_shape(text) for text in request.shapes]
     except ValueError as error:
         todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
         return ReadAnswer(problem=Diagnostic(str(error), "the shapes to open with", todo))
@@ -53,7 +53,7 @@ def read_entry_points(request: ReadRequest) -> ReadAnswer:
     try:
         with context:
             parts = parse_modules(request.content, request.title, context)
-            return _open_entries(request, parts, shape_words)
+            return _open_entries(request, parts, user_shapes)
     except UnreadableError as error:
         return ReadAnswer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
@@ -61,20 +61,20 @@ def read_entry_points(request: ReadRequest) -> ReadAnswer:
         return ReadAnswer(problem=Diagnostic(what, request.title, "check that the file is complete"))
 
 
-def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: list[InputShape]) -> ReadAnswer:
+def _open_entries(request: ReadRequest, parts: list[ModulePart], user_shapes: list[InputShape]) -> ReadAnswer:
     names = [(number, name) for number, part in enumerate(parts) for name in _entry_names(part.module, request.entry)]
     if not names:
-        return ReadAnswer(problem=_missing_entry(request, parts))
+        return ReadAnswer(problem=_describe_missing_entry(request, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
-        check_input_names(shape_words, [f"arg{index}" for index in range(arity)])
+        check_input_names(user_shapes, [f"arg{index}" for index in range(arity)])
     except ValueError as error:
         return ReadAnswer(problem=Diagnostic(str(error), request.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
     entry_points = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
-        entry_points.append(_open_entry(parts[number], name, title, request, shape_words))
+        entry_points.append(_open_entry(parts[number], name, title, request, user_shapes))
     return ReadAnswer(tuple(entry_points), notes=notes)
 
 
@@ -117,7 +117,7 @@ def _called_functions(module: ir.Module) -> set[str]:
     return callees
 
 
-def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
+def _describe_missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
     functions = [symbol_of(function) for part in parts for function in _functions(part.module)]
     if not functions:
         what = f"{request.title} has no function with a body"
@@ -130,7 +130,7 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
 
 
 def _open_entry(
-    part: ModulePart, name: str, title: str, request: ReadRequest, shape_words: list[InputShape]
+    part: ModulePart, name: str, title: str, request: ReadRequest, user_shapes: list[InputShape]
 ) -> EntryPoint:
     """Opens one function as a program, in a copy of its module.
 
@@ -141,7 +141,7 @@ def _open_entry(
     entry = next(function for function in _functions(module) if symbol_of(function) == name)
     notes: list[str] = []
     try:
-        signature = _signature(entry, module, name, shape_words)
+        signature = _read_signature(entry, module, name, user_shapes)
         arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
         builder = ModuleGraphBuilder(module, entry, arguments, request.title, part.lines_before)
         results, callee = signature.results, name
@@ -170,9 +170,12 @@ def _static_size(size: int | None) -> int:
     return size
 
 
-def _signature(entry: ir.Operation, module: ir.Module, name: str, shape_words: list[InputShape]) -> FunctionSignature:
+def _read_signature(
+    entry: ir.Operation, module: ir.Module, name: str, user_shapes: list[InputShape]
+) -> FunctionSignature:
+    """Returns the signature of the function `entry`. Raises `NotRunnableError`."""
     inputs, results = argument_types(entry)
-    arguments, outputs = signature_values(inputs, "arg", shape_words), signature_values(results, "result")
+    arguments, outputs = signature_values(inputs, "arg", user_shapes), signature_values(results, "result")
     writes = WriteEffects(module.operation)
     values = entry.regions[0].blocks[0].arguments
     written_arguments = tuple(

@@ -127,9 +127,9 @@ class ModuleGraphBuilder:
         return next((node for argument, node in inputs if argument == value), None)
 
     def _find_returned_nodes(self, entry: ir.Operation) -> list[list[Op]]:
-        """Returns for each result of `entry` the nodes of the values that its returns give it, without duplicates.
+        """Returns, for each result of `entry`, the nodes of the values that may be returned, without duplicates.
 
-        An argument of a block but the first has no node. The list is empty if no block returns, or if each function is
+        Arguments of blocks after the first have no node. The list is empty if no block returns, or if each function is
         one node.
         """
         if self._one_node_per_function:

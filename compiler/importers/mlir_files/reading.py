@@ -56,14 +56,14 @@ def parse_modules(content: bytes, title: str, context: ir.Context) -> list[Modul
     else:
         parts = [
             ModulePart(_parse(text, title, context, lines_before), lines_before)
-            for text, lines_before in _texts(content, title)
+            for text, lines_before in _split_texts(content, title)
         ]
     for part in parts:
         _check_registered(part, title, context)
     return parts
 
 
-def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
+def _split_texts(content: bytes, title: str) -> list[tuple[str, int]]:
     """Returns the texts of the modules, each with the number of lines before it; parts with only comments are left out.
 
     Raises `UnreadableError` for content that is not UTF-8, or has no IR.
@@ -118,7 +118,7 @@ def _parse_diagnostic(message: str, title: str, where: str) -> Diagnostic:
 
 def _check_registered(part: ModulePart, title: str, context: ir.Context) -> None:
     """Raises `UnreadableError` if the module has ops that the context does not know."""
-    unknown_ops: dict[str, str] = {}
+    unknown_ops: dict[str, str] = {}  # the position of the first one by name
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name not in unknown_ops and not context.is_registered_operation(op.name):
@@ -128,10 +128,11 @@ def _check_registered(part: ModulePart, title: str, context: ir.Context) -> None
     part.module.operation.walk(visit)
     if not unknown_ops:
         return
-    dialects = {dialect for name in unknown_ops if not _has_dialect(context, dialect := name.partition(".")[0])}
+    dialects = {name.partition(".")[0] for name in unknown_ops}
+    missing_dialects = {dialect for dialect in dialects if not _has_dialect(context, dialect)}
     where = next(iter(unknown_ops.values()))
-    if dialects:
-        raise UnreadableError(_missing_dialects(dialects, title, where, ", ".join(unknown_ops)))
+    if missing_dialects:
+        raise UnreadableError(_missing_dialects(missing_dialects, title, where, ", ".join(unknown_ops)))
     raise UnreadableError(_unknown_ops(set(unknown_ops), where, ", ".join(unknown_ops)))
 
 

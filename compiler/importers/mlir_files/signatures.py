@@ -65,13 +65,15 @@ def _llvm_result(text: str) -> ir.Type:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[InputShape] = ()) -> list[SignatureValue]:
+def signature_values(
+    types: Sequence[ir.Type], prefix: str, user_shapes: Sequence[InputShape] = ()
+) -> list[SignatureValue]:
     """Returns the arguments or results of the given types, named `prefix` with a number.
 
-    `words` are the shapes that the user has set. Raises `NotRunnableError` for a type that a run cannot pass.
+    Raises `NotRunnableError` for a type that a run cannot pass.
     """
     values = [
-        _value(f"{prefix}{number}", mlir_type, find_input_shape(words, f"{prefix}{number}", number))
+        _make_value(f"{prefix}{number}", mlir_type, find_input_shape(user_shapes, f"{prefix}{number}", number))
         for number, mlir_type in enumerate(types)
     ]
     for value in values:
@@ -80,7 +82,7 @@ def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[Inpu
     return values
 
 
-def _value(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
+def _make_value(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
     """Returns the value of a type. Raises `NotRunnableError` for a type that a run cannot pass."""
     if isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(mlir_type, ir.MemRefType) else "tensor"
@@ -89,17 +91,17 @@ def _value(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> Sign
             name,
             holder,
             _apply_shape(name, shape, user_shape),
-            _dtype(name, str(mlir_type.element_type), mlir_type),
+            _parse_dtype(name, str(mlir_type.element_type), mlir_type),
             mlir_type,
         )
     text = str(mlir_type)
     if (match := _TORCH_TENSOR.fullmatch(text)) is not None:
         shape = tuple(None if size == "?" else int(size) for size in match[1].split(",") if size)
-        dtype = _dtype(name, _TORCH_DTYPES.get(match[2], match[2]), mlir_type)
+        dtype = _parse_dtype(name, _TORCH_DTYPES.get(match[2], match[2]), mlir_type)
         return SignatureValue(name, "tensor", _apply_shape(name, shape, user_shape), dtype, mlir_type)
     if text.startswith("!llvm.ptr"):
-        return _pointer(name, mlir_type, user_shape)
-    return SignatureValue(name, "number", (), _dtype(name, text, mlir_type), mlir_type)
+        return _make_pointer(name, mlir_type, user_shape)
+    return SignatureValue(name, "number", (), _parse_dtype(name, text, mlir_type), mlir_type)
 
 
 def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: InputShape | None) -> tuple[int | None, ...]:
@@ -113,15 +115,16 @@ def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: InputShap
     return user_shape.shape
 
 
-def _pointer(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
+def _make_pointer(name: str, mlir_type: ir.Type, user_shape: InputShape | None) -> SignatureValue:
+    """Returns the value of a pointer. Raises `NotRunnableError` if the user has not set its shape."""
     if user_shape is None:
         raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
     return SignatureValue(
-        name, "pointer", user_shape.shape, _dtype(name, user_shape.dtype or "f32", mlir_type), mlir_type
+        name, "pointer", user_shape.shape, _parse_dtype(name, user_shape.dtype or "f32", mlir_type), mlir_type
     )
 
 
-def _dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
+def _parse_dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
     """Returns the dtype of an element type given as text. Raises `NotRunnableError` if no tensor can have it."""
     dtype = _DTYPES.get("i64" if text == "index" else text)
     if dtype is None or dtype.is_complex:
@@ -158,8 +161,8 @@ def dialects_of(module: ir.Module) -> tuple[str, ...]:
 def phase_of(module: ir.Module) -> str:
     """Returns the phase of a module.
 
-    It is `llvm` if the module has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has linalg ops
-    on buffers, else `loops`.
+    The phase is `llvm` if the module has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has
+    linalg ops on buffers, else `loops`.
     """
     dialects = set(dialects_of(module))
     if dialects <= _LLVM_DIALECTS:

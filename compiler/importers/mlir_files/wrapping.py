@@ -1,7 +1,7 @@
-"""Wraps a function of a file in one with tensors, or buffers, as arguments and results.
+"""Wraps a function of a file in one whose arguments and results are all tensors, or all buffers.
 
-Numbers are passed and returned in tensors without dims. On buffers, a written argument is copied to an out-parameter,
-so that the inputs of a run are not modified.
+Numbers are passed and returned in tensors or buffers without dims. On buffers, a written argument is copied to an
+out-parameter, so that the inputs of a run are not modified.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def wrap(
         if not signature.on_buffers:
             _wrap_tensors(module, signature, shapes)
             _specialize(module, signature)
-            return _propagated_results(module, signature)
+            return _set_result_types(module, signature)
         if any(result.is_dynamic for result in signature.results):
             raise NotRunnableError(f"the sizes of the results of @{signature.name} are known only after the run")
         _wrap_buffers(module, signature, shapes)
@@ -77,7 +77,7 @@ def wrap(
 def _static_output(
     out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature
 ) -> SignatureValue:
-    """Returns an output with its static shape: a written argument has that of `shapes`, those of the arguments."""
+    """Returns an output with its static shape; that of a written argument is in `shapes`, those of the arguments."""
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
@@ -85,7 +85,7 @@ def _static_output(
 
 
 def _element_type(value: SignatureValue) -> ir.Type:
-    """Returns the element type for the wrapper: that of the function, also for `index`, which has 64 bits in memory."""
+    """Returns the element type in the wrapper: that of a tensor or buffer, else `value.dtype` (i64 for `index`)."""
     if value.holder in ("tensor", "buffer"):
         return value.mlir_type.element_type
     return mlir_element_type_get(value.dtype)
@@ -122,13 +122,14 @@ def _from_number(value: SignatureValue, result: ir.Value) -> ir.Value:
 
 
 def _wrap_tensors(module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Adds a wrapper whose arguments and results are tensors."""
     inputs = [
         ir.RankedTensorType.get(shape, _element_type(value))
         for value, shape in zip(signature.arguments, shapes, strict=True)
     ]
     results = [
-        v.mlir_type if v.holder == "tensor" else ir.RankedTensorType.get([], _element_type(v))
-        for v in signature.results
+        value.mlir_type if value.holder == "tensor" else ir.RankedTensorType.get([], _element_type(value))
+        for value in signature.results
     ]
     with ir.InsertionPoint(module.body):
         wrapper = func.FuncOp(WRAPPER, ir.FunctionType.get(inputs, results))
@@ -155,8 +156,8 @@ def _to_tensor(value: SignatureValue, result: ir.Value) -> ir.Value:
     ).result
 
 
-def _propagated_results(module: ir.Module, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
-    """Returns the wrapper's results after sizes were propagated, and updates the type of the wrapper.
+def _set_result_types(module: ir.Module, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
+    """Sets the wrapper's type to one with the propagated sizes, and returns its results.
 
     Raises `NotRunnableError` if a size is still dynamic.
     """

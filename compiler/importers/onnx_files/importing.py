@@ -47,9 +47,9 @@ def _to_mlir(content: bytes) -> str:
     assert dialect is not None
     context = bindings.ir.Context()
     dialect.register_dialect(context)
-    info = importer.ModelInfo(onnx.load_model_from_string(content))
-    module = info.create_module(context).operation
-    importer.NodeImporter.define_function(info.main_graph, module).import_all()
+    model_info = importer.ModelInfo(onnx.load_model_from_string(content))
+    module = model_info.create_module(context).operation
+    importer.NodeImporter.define_function(model_info.main_graph, module).import_all()
     module.verify()
     return str(module.get_asm(enable_debug_info=True))
 

@@ -53,7 +53,7 @@ class PreparedModel:
 
 
 def prepare_model(path: Path, shapes: Sequence[InputShape] = ()) -> PreparedModel:
-    """Reads the model at `path`; `shapes` set the shapes of its inputs; other dynamic sizes become 1.
+    """Reads the model at `path`; sets the shapes of its inputs to `shapes`, and other dynamic sizes to 1.
 
     Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `shapes` that do
     not fit its inputs, and if `onnx` is not installed.
@@ -73,7 +73,7 @@ def prepare_model(path: Path, shapes: Sequence[InputShape] = ()) -> PreparedMode
             model = onnx.shape_inference.infer_shapes(replaced, strict_mode=True, data_prop=True)
     except UnsupportedNodeError as error:
         raise _rejection_error(path, str(error), "export the model without it") from error
-    except Exception as error:  # its own exception types, and protobuf's
+    except Exception as error:  # of many types of onnx and protobuf
         reason = _ERROR_PREFIX.sub("", _first_line(error))
         todo = "choose other sizes with --shape" if shapes else "export the model again"
         raise _rejection_error(path, f"shape inference failed: {reason}", todo) from error
@@ -198,21 +198,36 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
             raise _rejection_error(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
             )
-        for number, dim in enumerate(tensor_type.shape.dim):
-            is_static = dim.HasField("dim_value")
-            if user_shape is not None:
-                is_resized |= is_static and dim.dim_value != user_shape.shape[number]
-                dim.dim_value = user_shape.shape[number]
-            elif not is_static:
-                size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
-                notes.append(f"{value.name}: {size} is set to 1; choose others with --shape")
-                dim.dim_value = 1
+        if user_shape is not None:
+            is_resized |= _set_shape(tensor_type, user_shape.shape)
+        else:
+            notes += _fix_dynamic_sizes(value.name, tensor_type)
     if notes or shapes:  # the stored shapes of intermediate values may be dynamic: they are inferred again
         del model.graph.value_info[:]
     # Declared shapes of outputs are inferred again if they are dynamic, or if they may follow from a replaced size.
     for value in model.graph.output:
         if is_resized or any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _set_shape(tensor_type: onnx.TypeProto.Tensor, shape: Sequence[int]) -> bool:
+    """Sets the sizes of a type to `shape`; returns whether a static size changes."""
+    is_resized = False
+    for dim, size in zip(tensor_type.shape.dim, shape, strict=True):
+        is_resized |= dim.HasField("dim_value") and dim.dim_value != size
+        dim.dim_value = size
+    return is_resized
+
+
+def _fix_dynamic_sizes(name: str, tensor_type: onnx.TypeProto.Tensor) -> list[str]:
+    """Sets the dynamic sizes of the type of input `name` to 1; returns a note on each."""
+    notes = []
+    for number, dim in enumerate(tensor_type.shape.dim):
+        if not dim.HasField("dim_value"):
+            size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
+            notes.append(f"{name}: {size} is set to 1; choose others with --shape")
+            dim.dim_value = 1
     return notes
 
 
@@ -232,8 +247,8 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Turns large initializers into the first inputs of the model; returns them by name, in this order.
 
-    They are those of f16, f32 and f64 with more than `MAX_CONSTANT_FLOATS` elements, and those of 8-bit integers with
-    several dims: only inputs can be packed before the program is called.
+    Large initializers have more than `MAX_CONSTANT_FLOATS` elements of f16, f32 or f64, or of 8-bit integers in several
+    dims. Only inputs can be packed before the program is called.
     """
     graph = model.graph
     weights = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
@@ -277,7 +292,7 @@ _DTYPES = {
 
 def build_graph(prepared: PreparedModel, name: str, path: Path) -> Graph:
     """Converts a model. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
-    return _GraphBuilder(prepared, path).graph(name)
+    return _GraphBuilder(prepared, path).build(name)
 
 
 class _GraphBuilder:
@@ -290,7 +305,7 @@ class _GraphBuilder:
         self._metas = {value.name: _meta(value.type.tensor_type) for value in values}
         self._values: dict[str, Op] = {}
 
-    def graph(self, name: str) -> Graph:
+    def build(self, name: str) -> Graph:
         graph = Graph(name)
         for value in self._proto.input:
             op = new_op(PlaceholderOp, value.name, value.name, (), [self._meta_of(value.name)])
@@ -331,7 +346,7 @@ class _GraphBuilder:
         return self._values[name]
 
     def _make_nodes(self, node: onnx.NodeProto) -> list[Op]:
-        """Returns the node, and one for each of its results if there are several."""
+        """Returns the op of an ONNX node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
         operands = [self._values[name] for name in node.input if name in self._values]

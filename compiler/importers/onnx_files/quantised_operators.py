@@ -1,8 +1,8 @@
 """Replaces ONNX ops on quantised tensors (the format QOperator) by ops on dequantised ones (the format QDQ).
 
-`y = op(x)` on integers becomes `QuantizeLinear(op(DequantizeLinear(x)))`, which is how the operator sets define it:
-QLinearConv of ONNX, and ops of ONNX Runtime (domain com.microsoft), whose operands come in the same order. The pass
-`narrow-products` then multiplies the integers.
+`y = op(x)` on integers becomes `QuantizeLinear(op(DequantizeLinear(x)))`, which is its definition. The ops are
+QLinearConv and QLinearMatMul of ONNX, and ops of ONNX Runtime (domain com.microsoft), whose operands come in the same
+order. The pass `narrow-products` then multiplies the integers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rewrite_quantised_operators(model: onnx.ModelProto) -> None:
 def pool_bytes_as_floats(model: onnx.ModelProto) -> bool:
     """Converts unsigned bytes to floats around each max pool of a model; returns whether there is one.
 
-    torch-mlir compares them as signed bytes. The largest of floats that are small integers is the same integer.
+    torch-mlir compares unsigned bytes as signed ones. Floats represent bytes exactly, so their maximum is the same.
     """
     import onnx
 
@@ -109,13 +109,16 @@ class _OperatorRewriter:
 
     def rewrite_unary(self, node: onnx.NodeProto) -> None:
         operands = [self._dequantise(node, "x", node.input[:3])]
-        # ONNX's op has no attributes for ONNX Runtime's other forms of it.
+        # ONNX Runtime's op has these attributes, ONNX's op does not.
         attributes = [attribute for attribute in node.attribute if attribute.name not in ("opset", "channels_last")]
         name = node.op_type.removeprefix("QLinear")
         self._append_quantised(node, name, operands, *_scale_and_zero(node.input[3:]), attributes)
 
     def _dequantise(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
-        """Appends the node that dequantises `tensor`, a name with those of its scale and zero point."""
+        """Appends the node that dequantises `tensor`: the names of a tensor, of its scale, perhaps of its zero point.
+
+        `role` ends the name of the new value, which is returned. `axis` is the dim of channels that may have scales.
+        """
         name, scale, zero = [*tensor, "", ""][:3]
         is_by_channel = axis is not None and self._constant_array(node, scale).size > 1
         inputs = [name, self._as_scalar(scale), self._as_scalar(zero)] if not is_by_channel else [name, scale, zero]
@@ -152,7 +155,7 @@ class _OperatorRewriter:
         import onnx.helper
 
         present_inputs = list(inputs)
-        while not present_inputs[-1]:  # optional ones
+        while not present_inputs[-1]:  # missing optional inputs
             present_inputs.pop()
         self.nodes.append(onnx.helper.make_node(op_type, present_inputs, [output], name=name or output, **attributes))
         return output

@@ -47,6 +47,7 @@ class Reference:
 
 
 def _make_runtime_evaluation(content: bytes) -> Evaluate | None:
+    """Returns the evaluation by ONNX Runtime; `None` if that is not installed."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -75,7 +76,7 @@ def _make_evaluator_evaluation(content: bytes) -> Evaluate:
 
 
 _QUANTISER_OPS = {"QuantizeLinear", "DynamicQuantizeLinear"}
-# These select or move elements, or compute with integers and one rounding, which is the same in every implementation.
+# Ops that select or move elements, or compute with integers and one rounding, which all implementations do equally.
 _EXACT_OPS = {
     *_QUANTISER_OPS, "Abs", "Cast", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "CumMax",
     "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
@@ -85,8 +86,7 @@ _EXACT_OPS = {
 }  # fmt: skip
 _PRODUCT_OPS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 _MEAN_OPS = {"AveragePool", "GlobalAveragePool", "ReduceMean"}
-# That of float32.
-_UNIT_ROUNDOFF = 2.0**-24
+_UNIT_ROUNDOFF = 2.0**-24  # of float32
 # 95 % of the errors of a sum are below two deviations.
 _DEVIATIONS = 2.0
 # Unit roundoffs of other ops: exponentials and the like are approximated on both sides, each with an error of up to two
@@ -187,6 +187,7 @@ class _ErrorInserter:
 
         `node` computes `exact`; without it, the error is that of a quantiser's division.
         """
+        # With the squares Q, the bound of a sum is at most the sum of two parts: sqrt(n) |s| / 3 and sqrt(n Q / 6).
         squares, count = (None, 0) if node is None else self._sum_of_squares(node, stem)
         relative = (_ROUNDINGS_OF_DIVISION if node is None else _ROUNDINGS) + _DEVIATIONS * math.sqrt(count) / 3
         bound = self._append_scaled(self._append_node("Abs", [exact], f"{stem}/size"), relative, f"{stem}/relative")
@@ -218,9 +219,9 @@ class _ErrorInserter:
             copied.CopyFrom(attribute)
             if name == "alpha":
                 copied.f = attribute.f**2
-        return squares, self._number_of_addends(node, attributes)
+        return squares, self._count_addends(node, attributes)
 
-    def _number_of_addends(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> int:
+    def _count_addends(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> int:
         """Returns the number of addends of each element of the result of a product or a mean."""
         shapes = [self._shapes[name] for name in node.input[:2] if name in self._shapes]
         if node.op_type == "Conv":

@@ -21,17 +21,16 @@ if TYPE_CHECKING:
     Types = dict[str, onnx.TypeProto.Tensor]
 
 _DOMAIN = "buddy"
-# Models of older operator sets are converted to this one if they have such an op: torch-mlir lowers only its present
-# semantics, and ONNX's text of a replacement has operands that were attributes before.
+# Models of older operator sets are converted to this one if they have one of these ops: torch-mlir lowers only the
+# present semantics, and ONNX's text of a replacement has operands that were attributes before.
 _OPSET = 13
 _UPGRADED_OPS = {"Softmax", "LpNormalization"}
-# ONNX's default activations of each direction, and those for which torch-mlir's lowering is right.
+# The activations for which torch-mlir's lowering is right; they include ONNX's defaults.
 _ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
 _RECURRENT_OPS = {"RNN", "GRU", "LSTM"}
-
-
-# The names of ONNX's float types in its text format.
+# The names of ONNX's float types in its text format, by their numbers in `TensorProto.DataType`.
 _FLOAT_NAMES = {1: "float", 10: "float16", 11: "double"}
+_INT64 = 7
 
 
 class UnsupportedNodeError(BuddyError):
@@ -58,29 +57,30 @@ def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
     }
     types |= {tensor.name: _type_of(tensor) for tensor in model.graph.initializer}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    texts = dict[int, str]()
-    for number, node in enumerate(model.graph.node):
-        if node.domain:
-            continue
-        if node.op_type in _RECURRENT_OPS:
-            _check_recurrent(node, types, constants)
-        elif node.op_type == "SoftmaxCrossEntropyLoss":
-            if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
-                # torch-mlir divides by the number of the losses instead of the sum of their weights.
-                _reject(node, "class weights with the reduction `mean`")
-        elif node.op_type == "Pad" and _attribute(node, "mode", "constant") == "wrap":
-            _reject(node, "the mode `wrap`")  # torch-mlir's lowering never ends
-        elif replacement := _REPLACEMENTS.get(node.op_type):
-            text = replacement(node, types)
-            if text:
-                texts[number] = text
-    if texts:
-        model = _inline_functions(model, texts, opset)
-    return model
+    texts = {number: _replacement_text(node, types, constants) for number, node in enumerate(model.graph.node)}
+    replaced = {number: text for number, text in texts.items() if text}
+    return _inline_functions(model, replaced, opset) if replaced else model
+
+
+def _replacement_text(node: onnx.NodeProto, types: Types, constants: dict[str, onnx.TensorProto]) -> str:
+    """Returns the text of the replacement of a node; "" if it is not replaced. Raises `UnsupportedNodeError`."""
+    if node.domain:
+        return ""
+    if node.op_type in _RECURRENT_OPS:
+        _check_recurrent(node, types, constants)
+    elif node.op_type == "SoftmaxCrossEntropyLoss":
+        if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
+            # torch-mlir divides by the number of the losses instead of the sum of their weights.
+            _reject(node, "class weights with the reduction `mean`")
+    elif node.op_type == "Pad" and _attribute(node, "mode", "constant") == "wrap":
+        _reject(node, "the mode `wrap`")  # torch-mlir's lowering never ends
+    elif replacement := _REPLACEMENTS.get(node.op_type):
+        return replacement(node, types)
+    return ""
 
 
 def _inline_functions(model: onnx.ModelProto, texts: dict[int, str], opset: int) -> onnx.ModelProto:
-    """Replaces the nodes with these numbers by functions with these texts, which have the nodes' operands."""
+    """Replaces nodes by functions of their operands, and inlines these; `texts` has their bodies by number of node."""
     import onnx.inliner
     import onnx.parser
 
@@ -162,7 +162,7 @@ def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, on
 
 
 def _reject(node: onnx.NodeProto, what: str) -> None:
-    """Raises the error for a node that has `what` torch-mlir lowers wrong."""
+    """Raises the error for a node; `what` is the part of it that torch-mlir lowers wrong."""
     raise UnsupportedNodeError(f"its node {node.name or node.output[0]} ({node.op_type}) has {what}")
 
 
@@ -170,8 +170,8 @@ def _reject(node: onnx.NodeProto, what: str) -> None:
 # The text of a replacement has the operands x0, x1 and so on, and the results y0, y1 and so on.
 
 
-def _number(element_type: int, value: float) -> str:
-    """Returns the node that makes a float of one of ONNX's element types."""
+def _float_constant(element_type: int, value: float) -> str:
+    """Returns the text of a constant in one of ONNX's float types, a key of `_FLOAT_NAMES`."""
     return f"Constant <value = {_FLOAT_NAMES[element_type]} {{{value!r}}}> ()"
 
 
@@ -186,8 +186,8 @@ def _lp_normalization(node: onnx.NodeProto, types: Types) -> str:
         axes = Constant <value_ints = [{axis % len(shape)}]> ()
         sum = ReduceSum <keepdims = 1> (powers, axes)
         norm = {"Identity" if p == 1 else "Sqrt"} (sum)
-        zero = {_number(kind, 0.0)}
-        one = {_number(kind, 1.0)}
+        zero = {_float_constant(kind, 0.0)}
+        one = {_float_constant(kind, 1.0)}
         is_zero = Equal (norm, zero)
         divisor = Where (is_zero, one, norm)
         y0 = Div (x0, divisor)"""
@@ -261,7 +261,7 @@ def _average_pool(node: onnx.NodeProto, types: Types) -> str:
     factors = ", ".join(repr(math.prod(window) / math.prod(elements)) for elements in product(*counts))
     return f"""
         borders = Constant <value_ints = {[0, 0, *begins, 0, 0, *(map(sum, zip(ends, beyond, strict=True)))]}> ()
-        zero = {_number(kind, 0.0)}
+        zero = {_float_constant(kind, 0.0)}
         padded = Pad (x0, borders, zero)
         means = AveragePool <kernel_shape = {window}, strides = {strides}{spacing}> (padded)
         factors = Constant <value = {_FLOAT_NAMES[kind]}[1, 1, {", ".join(map(str, result_sizes))}] {{{factors}}}> ()
@@ -342,41 +342,11 @@ def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
         return ""  # torch-mlir rejects them
     n, c, h, w = _shape(image)
     _, rows, columns, _ = _shape(grid)
-    number = partial(_number, grid.elem_type)
+    number = partial(_float_constant, grid.elem_type)
     aligned, lines = bool(_attribute(node, "align_corners", 0)), list[str]()
     lines.append(f"zero = {number(0.0)}\n half = {number(0.5)}\n one = {number(1.0)}\n two = {number(2.0)}")
     for axis, index, size in (("u", 0, w), ("v", 1, h)):
-        lines.append(f"""
-            {axis}_index = Constant <value_int = {index}> ()
-            {axis}_grid = Gather <axis = 3> (x1, {axis}_index)
-            {axis}_last = {number(float(size - 1))}
-            {axis}_size = {number(float(size))}
-            {axis}_from_one = Add ({axis}_grid, one)""")
-        if aligned:
-            lines.append(f"{axis}_halves = Div ({axis}_from_one, two)\n {axis}_raw = Mul ({axis}_halves, {axis}_last)")
-        else:
-            lines.append(f"""
-                {axis}_scaled = Mul ({axis}_from_one, {axis}_size)
-                {axis}_doubled = Sub ({axis}_scaled, one)
-                {axis}_raw = Div ({axis}_doubled, two)""")
-        position = f"{axis}_raw"  # the name of the value with the position along the axis so far
-        if mode == "nearest":
-            lines.append(f"{axis}_rounded = Round ({position})")
-            position = f"{axis}_rounded"
-        if padding == "reflection":
-            lines += _reflected(axis, position, size, aligned, number)
-            position = f"{axis}_reflected"
-        if padding != "zeros":
-            lines.append(f"{axis}_raised = Max ({position}, zero)\n {axis}_inside = Min ({axis}_raised, {axis}_last)")
-            position = f"{axis}_inside"
-        if mode == "nearest":
-            lines.append(f"{axis}0 = Identity ({position})")
-        else:
-            lines.append(f"""
-                {axis}0 = Floor ({position})
-                {axis}1 = Add ({axis}0, one)
-                {axis}1_weight = Sub ({position}, {axis}0)
-                {axis}0_weight = Sub (one, {axis}1_weight)""")
+        lines += _locate_pixels(axis, index, size, mode, padding, aligned, number)
     lines.append(f"""
         flat = Constant <value_ints = {[n, c, h * w]}> ()
         pixels = Reshape (x0, flat)
@@ -386,7 +356,7 @@ def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
         width = Constant <value_int = {w}> ()""")
     corners = [("u0", "v0")] if mode == "nearest" else [(u, v) for v in ("v0", "v1") for u in ("u0", "u1")]
     for index, (u, v) in enumerate(corners):
-        lines += _corner(u, v, f"c{index}", weighted=mode != "nearest", image_type=image.elem_type)
+        lines += _read_corner(u, v, f"c{index}", weighted=mode != "nearest", image_type=image.elem_type)
     names = [f"c{index}_part" for index in range(len(corners))]
     total = names[0] if len(names) == 1 else "total"
     if len(names) > 1:
@@ -395,7 +365,47 @@ def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
     return "\n".join(lines)
 
 
-def _reflected(axis: str, position: str, size: int, aligned: bool, number: Callable[[float], str]) -> Iterable[str]:
+def _locate_pixels(
+    axis: str, index: int, size: int, mode: str, padding: str, aligned: bool, number: Callable[[float], str]
+) -> Iterable[str]:
+    """Yields the lines of `{axis}0`, the pixels along the axis that the grid's coordinates `index` point to.
+
+    Unless the mode is "nearest", `{axis}1` are the next pixels, and both have weights. `size` is that of the image.
+    """
+    yield f"""
+            {axis}_index = Constant <value_int = {index}> ()
+            {axis}_grid = Gather <axis = 3> (x1, {axis}_index)
+            {axis}_last = {number(float(size - 1))}
+            {axis}_size = {number(float(size))}
+            {axis}_from_one = Add ({axis}_grid, one)"""
+    if aligned:
+        yield f"{axis}_halves = Div ({axis}_from_one, two)\n {axis}_raw = Mul ({axis}_halves, {axis}_last)"
+    else:
+        yield f"""
+                {axis}_scaled = Mul ({axis}_from_one, {axis}_size)
+                {axis}_doubled = Sub ({axis}_scaled, one)
+                {axis}_raw = Div ({axis}_doubled, two)"""
+    position = f"{axis}_raw"  # the name of the value with the position along the axis so far
+    if mode == "nearest":
+        yield f"{axis}_rounded = Round ({position})"
+        position = f"{axis}_rounded"
+    if padding == "reflection":
+        yield from _reflect(axis, position, size, aligned, number)
+        position = f"{axis}_reflected"
+    if padding != "zeros":
+        yield f"{axis}_raised = Max ({position}, zero)\n {axis}_inside = Min ({axis}_raised, {axis}_last)"
+        position = f"{axis}_inside"
+    if mode == "nearest":
+        yield f"{axis}0 = Identity ({position})"
+    else:
+        yield f"""
+                {axis}0 = Floor ({position})
+                {axis}1 = Add ({axis}0, one)
+                {axis}1_weight = Sub ({position}, {axis}0)
+                {axis}0_weight = Sub (one, {axis}1_weight)"""
+
+
+def _reflect(axis: str, position: str, size: int, aligned: bool, number: Callable[[float], str]) -> Iterable[str]:
     """Yields the lines of `{axis}_reflected`: `position` reflected at the edges of the image.
 
     The edges go through the centres of the outermost pixels if `aligned`, else around these.
@@ -419,7 +429,7 @@ def _reflected(axis: str, position: str, size: int, aligned: bool, number: Calla
         {axis}_reflected = Add ({axis}_nearer, {axis}_low)"""
 
 
-def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> Iterable[str]:
+def _read_corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> Iterable[str]:
     """Yields the lines of `{name}_part`: the pixels at column `u` and row `v`, 0 outside, times the corner's weight."""
     for axis, value in (("u", u), ("v", v)):
         yield f"""
@@ -427,7 +437,7 @@ def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> It
             {name}_{axis}_high = LessOrEqual ({value}, {axis}_last)
             {name}_{axis}_is_inside = And ({name}_{axis}_low, {name}_{axis}_high)
             {name}_{axis}_safe = Where ({name}_{axis}_is_inside, {value}, zero)
-            {name}_{axis}_integer = Cast <to = 7> ({name}_{axis}_safe)"""
+            {name}_{axis}_integer = Cast <to = {_INT64}> ({name}_{axis}_safe)"""
     yield f"""
         {name}_before = Mul ({name}_v_integer, width)
         {name}_position = Add ({name}_before, {name}_u_integer)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CapturedGraph", "CapturedProgram", "SourceError", "load_program"]
 
-# Called with a text that says what is done now.
+# Called with a text on the current step.
 OnProgress = Callable[[str], None]
 
 
@@ -67,8 +67,8 @@ def load_program(
     Otherwise they are the first of these that exist: the graphs that the script itself compiles (`torch.compile`,
     `DynamoCompiler`); those of its `model` on its `example_inputs`; those of its outermost module calls. `shapes`
     (`x=4x128`) replace the shapes of the tensors that a defined or named model is called with. With the frontend
-    `export`, called, defined and named models are captured by `torch.export`. `known_graph` is that of an earlier
-    load of the same source: a model that still computes the same is not captured again.
+    `export`, called, defined and named models are captured by `torch.export`. `known_graph` is that of the program
+    from an earlier load of the same source: a model that still computes the same is not captured again.
 
     The kind of a file that is not a script is determined by its content (`opening.py`); nothing in it is executed
     unless the user `trusts` it. Raises `SourceError`.
@@ -145,7 +145,7 @@ class _Loading:
             notes.append(
                 f"{graphs[0].info.name} was not captured again: it gives the results of its known graph exactly"
             )
-        known_graph = self._known_graph if self._is_reused else self._describe(graphs)
+        known_graph = self._known_graph if self._is_reused else self._describe_graph(graphs)
         files = self._files()
         return CapturedProgram(graphs, list(dict.fromkeys(notes)), files, known_graph, self._is_reused)
 
@@ -172,7 +172,10 @@ class _Loading:
         run_script(path, module)
 
     def _capture_named(self) -> None:
-        """Captures the global that the source names, unless it is a module without inputs and calls were captured."""
+        """Captures the global that the source names.
+
+        Does nothing for a module without `example_inputs` if calls of modules in the script were captured.
+        """
         name = self._location.name
         if name not in self._names:
             names = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
@@ -229,8 +232,8 @@ class _Loading:
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
 
-    def _describe(self, graphs: Sequence[CapturedGraph]) -> bytes:
-        """Describes the only graph of the call at the end of the script; b"" if there are others, or another call."""
+    def _describe_graph(self, graphs: Sequence[CapturedGraph]) -> bytes:
+        """Returns the `known_graph` of the call at the end of the script; b"" unless it has one graph, in `graphs`."""
         if self._call is None or len(graphs) != 1 or graphs[0].info.break_reason or self._tape.exports:
             return b""
         (function, args, kwargs), structure = self._call

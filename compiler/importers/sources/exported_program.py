@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from buddy.compiler.frontend.names import node_title
 from buddy.compiler.importers.sources.inputs import apply_shapes, new_generator, random_tensor, shape_error
-from buddy.compiler.importers.sources.modules import capture_call, checked_shape_words
+from buddy.compiler.importers.sources.modules import capture_call, parse_checked_shapes
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram
@@ -70,6 +70,7 @@ def capture_exported(opening: Opening, program: ExportedProgram) -> CapturedProg
 
 
 def _read(opening: Opening) -> ExportedProgram:
+    """Returns the program in the file, without running code in it. Raises `SourceError`."""
     content = opening.path.read_bytes()
     _check_modules(opening)
     try:
@@ -102,7 +103,7 @@ def _find_cause(error: BaseException | None, kind: type[BaseException]) -> BaseE
 
 @contextmanager
 def _collect_causes() -> Iterator[list[BaseException]]:
-    """Collects the first causes of exceptions that PyTorch logs, in order; PyTorch then raises other exceptions."""
+    """Yields a list for the first causes of exceptions that PyTorch logs before it raises other exceptions."""
     causes: list[BaseException] = []
 
     class CauseCollector(logging.Handler):
@@ -150,7 +151,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
 
 
 def _forbidden_callees(node: torch.fx.Node) -> Iterator[object]:
-    """Yields the forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
+    """Yields the forbidden callees of a node. Functions among its operands, as of higher-order ops, must be ops."""
     if node.op == "call_function" and not _is_allowed(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):
@@ -175,16 +176,16 @@ def _choose_inputs(
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
     user_inputs = _user_inputs(program)
-    leaves, generator, words = [], new_generator(), checked_shape_words(opening, list(user_inputs))
+    leaves, generator, user_shapes = [], new_generator(), parse_checked_shapes(opening, list(user_inputs))
     for index, (name, value) in enumerate(user_inputs.items()):
         if not isinstance(value, torch.Tensor):
-            leaves.append(_known_size(value) if isinstance(value, torch.SymInt) else value)
+            leaves.append(_size_at_export(value) if isinstance(value, torch.SymInt) else value)
             continue
-        user_shape = find_input_shape(words, name, index)
+        user_shape = find_input_shape(user_shapes, name, index)
         dtype = from_torch_dtype(value.dtype)
         if dtype is None:
             raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)
-        shape = user_shape.shape if user_shape is not None else tuple(_known_size(size) for size in value.shape)
+        shape = user_shape.shape if user_shape is not None else tuple(_size_at_export(size) for size in value.shape)
         leaves.append(random_tensor(shape, dtype, generator))
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs), [f"{opening.title} contains no inputs: random ones are used"]
@@ -197,8 +198,8 @@ def _user_inputs(program: ExportedProgram) -> dict[str, object]:
     return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
-def _known_size(size: int | torch.SymInt) -> int:
-    """Returns the value of a size; for a symbolic size its value at export, or the default if that is unknown."""
+def _size_at_export(size: int | torch.SymInt) -> int:
+    """Returns the value of a size; for a symbolic size its value at export, or `_DEFAULT_SIZE` if that is unknown."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -57,9 +57,9 @@ def make_call(
 ) -> Call:
     """Returns the call of the model `target` on `inputs`. `inputs` may be a function that returns them.
 
-    `target` may also be a class of modules, or a function that needs no arguments although there are inputs: it is
-    called, and returns the model, or a pair of model and inputs. Raises `SourceError` if inputs are missing or do not
-    fit, and for generators and coroutines.
+    `target` may also be a class of modules, or a function that needs no arguments although there are inputs: its result
+    is then the model, or a pair of model and inputs. Raises `SourceError` if inputs are missing or do not fit, and for
+    generators and coroutines.
     """
     values = inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)) else inputs
     if _is_builder(target, values):
@@ -169,13 +169,13 @@ def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.G
     return torch.randint(bound, shape, generator=generator).to(torch_dtype)
 
 
-def dtype_of(word: InputShape) -> TensorDType:
-    """Returns the dtype in a shape word, f32 by default. Raises `SourceError`."""
+def dtype_of(user_shape: InputShape) -> TensorDType:
+    """Returns the dtype that the user sets with a shape, f32 by default. Raises `SourceError` for an unknown one."""
     dtypes = {dtype.value: dtype for dtype in TensorDType}
-    if word.dtype and word.dtype not in dtypes:
+    if user_shape.dtype and user_shape.dtype not in dtypes:
         names = ", ".join(name for name in dtypes if "<" not in name)
-        raise source_error(f"unknown element type {word.dtype}", "the shapes to open with", f"there are {names}")
-    return dtypes[word.dtype or "f32"]
+        raise source_error(f"unknown element type {user_shape.dtype}", "the shapes to open with", f"there are {names}")
+    return dtypes[user_shape.dtype or "f32"]
 
 
 # ---- shapes of the user ----------------------------------------------------------------------------------------------
@@ -196,22 +196,29 @@ def apply_shapes(
     generator = new_generator()
     for text in shapes:
         try:
-            word = parse_input_shape(text)
+            user_shape = parse_input_shape(text)
         except ValueError as error:
             raise source_error(str(error), "the shapes to capture with", _SHAPE_HINT) from error
-        name, dtype = word.name, dtype_of(word)
-        position: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
+        name, dtype = user_shape.name, dtype_of(user_shape)
+        position: Any = _position_of(name, names)
         holder, key = (new_kwargs, name) if name in new_kwargs else (new_args, position)
         value = holder[key] if name in new_kwargs or 0 <= position < len(new_args) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
             tensors = ", ".join(_describe_tensors(names, args, kwargs)) or "none"
             raise source_error(f"the model has no tensor argument {name}; with {tensors}", "the shapes", _SHAPE_HINT)
-        keeps_dtype = not word.dtype or to_torch_dtype(dtype) == value.dtype
-        tensor = (
-            random_like(value, word.shape, generator) if keeps_dtype else random_tensor(word.shape, dtype, generator)
-        )
+        if not user_shape.dtype or to_torch_dtype(dtype) == value.dtype:
+            tensor = random_like(value, user_shape.shape, generator)
+        else:
+            tensor = random_tensor(user_shape.shape, dtype, generator)
         holder[key] = tensor  # type: ignore[index]
     return tuple(new_args), new_kwargs
+
+
+def _position_of(name: str, parameter_names: Sequence[str]) -> int:
+    """Returns the position of an argument given by its number or its name; -1 for an unknown name."""
+    if name.isdigit():
+        return int(name)
+    return parameter_names.index(name) if name in parameter_names else -1
 
 
 def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
@@ -227,7 +234,7 @@ def _parameter_names(function: Callable[..., object]) -> list[str]:
 
 
 def _describe_tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:
-    """Returns the tensors of a call in the form `x=4x128`."""
+    """Returns the tensors of a call in the form `x=4x128`; `names` are those of the parameters."""
     pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
     return [
         f"{name}={'x'.join(map(str, value.shape))}"

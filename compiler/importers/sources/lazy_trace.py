@@ -67,13 +67,14 @@ def trace_lazily(names: Mapping[str, object], name: str = "") -> TracedFunction 
 def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
     """Returns the trace with the program's numbers as constants."""
 
-    def constant(match: re.Match[str]) -> str:
+    def make_constant(match: re.Match[str]) -> str:
         number = tensors[int(match[1])].item()
-        kind = "bool" if isinstance(number, bool) else "int" if isinstance(number, int) else "float"
-        value = int(number) if isinstance(number, bool) else repr(number)
-        return f": {kind} = prim::Constant[value={value}]()"
+        if isinstance(number, bool):
+            return f": bool = prim::Constant[value={int(number)}]()"
+        kind = "int" if isinstance(number, int) else "float"
+        return f": {kind} = prim::Constant[value={number!r}]()"
 
-    return _NUMBER.sub(constant, text)
+    return _NUMBER.sub(make_constant, text)
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,16 @@ def _read_in_process(request: ReadRequest) -> ReadAnswer:
 def _to_captured(
     entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, reference: ReferenceFunction | None
 ) -> CapturedGraph:
+    """Returns an entry point as a graph, with `inputs` and `reference` if they fit (see `read_program`)."""
     graph = from_bytes(entry.graph)
     metas = [op.tensor_meta for op in graph.placeholders]
-    fits = inputs is not None and [(tuple(m.shape), to_torch_dtype(m.dtype)) for m in metas] == [
-        (tuple(tensor.shape), tensor.dtype) for tensor in inputs
-    ]
-    generator = new_generator()
-    tensors = list(inputs or ()) if fits else [random_tensor(tuple(m.shape), m.dtype, generator) for m in metas]
+    expected_forms = [(tuple(meta.shape), to_torch_dtype(meta.dtype)) for meta in metas]
+    fits = inputs is not None and expected_forms == [(tuple(tensor.shape), tensor.dtype) for tensor in inputs]
+    if fits:
+        tensors = list(inputs or ())
+    else:
+        generator = new_generator()
+        tensors = [random_tensor(tuple(meta.shape), meta.dtype, generator) for meta in metas]
     info = ir_graph_info(graph, entry.name, entry.entry_phase, entry.dialects)
     eager = _to_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
@@ -128,7 +131,7 @@ def program_of_module(
 
 
 def _example_tensors(names: Mapping[str, object]) -> list[torch.Tensor] | None:
-    """Returns the script's `example_inputs` as tensors; `None` if there are none, or other values among them."""
+    """Returns the script's `example_inputs` as tensors; `None` without inputs, or if one is no tensor or array."""
     example_inputs = names.get(INPUTS)
     values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None

@@ -1,4 +1,4 @@
-"""Captures modules from files, and reads files of `torch.save`. Some of these hold only weights."""
+"""Captures modules from files, and reads files of `torch.save`, which may hold only weights."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _rename(graph: CapturedGraph, class_name: str, name: str) -> CapturedGraph:
 def make_inputs(opening: Opening, names: Sequence[str], optional: Collection[str] = ()) -> dict[str, torch.Tensor]:
     """Returns random tensors for the parameters `names`, of the shapes that the user sets.
 
-    A parameter in `optional` without a shape gets no tensor. Raises `SourceError` if another one has no shape.
+    A parameter in `optional` without a shape gets no tensor. Raises `SourceError` if another parameter has no shape.
     """
-    words = checked_shape_words(opening, names)
+    all_shapes = parse_checked_shapes(opening, names)
     generator = new_generator()
-    user_shapes = {name: find_input_shape(words, name, index) for index, name in enumerate(names)}
+    user_shapes = {name: find_input_shape(all_shapes, name, index) for index, name in enumerate(names)}
     missing = [name for name, user_shape in user_shapes.items() if user_shape is None and name not in optional]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
@@ -94,7 +94,7 @@ def make_inputs(opening: Opening, names: Sequence[str], optional: Collection[str
 def _as_call(
     parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[list[object], dict[str, object]]:
-    """Returns the arguments of a call with `tensors`. Other parameters are left out, or passed their defaults."""
+    """Returns the arguments of a call with `tensors`, by parameter. Other parameters get no argument or the default."""
     args: list[object] = []
     kwargs: dict[str, object] = {}
     # Positional-only parameters are passed up to the last one with a tensor.
@@ -112,17 +112,17 @@ def _as_call(
     return args, kwargs
 
 
-def checked_shape_words(opening: Opening, names: Sequence[str]) -> list[InputShape]:
+def parse_checked_shapes(opening: Opening, names: Sequence[str]) -> list[InputShape]:
     """Returns the shapes that the user sets. Raises `SourceError`, also if one is not for a parameter in `names`."""
-    words = shape_words(opening)
+    user_shapes = parse_shapes(opening)
     try:
-        check_input_names(words, names)
+        check_input_names(user_shapes, names)
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
-    return words
+    return user_shapes
 
 
-def shape_words(opening: Opening) -> list[InputShape]:
+def parse_shapes(opening: Opening) -> list[InputShape]:
     """Returns the shapes that the user sets, without checking the names. Raises `SourceError`."""
     try:
         return [parse_input_shape(text) for text in opening.shapes]

@@ -12,7 +12,7 @@ from buddy.compiler.importers.onnx_files.importing import import_onnx
 from buddy.compiler.importers.onnx_files.model import PreparedModel, build_graph, prepare_model
 from buddy.compiler.importers.onnx_files.reference import DisturbedReference, Reference, quantises
 from buddy.compiler.importers.sources.inputs import SEED, new_generator, random_tensor
-from buddy.compiler.importers.sources.modules import shape_words
+from buddy.compiler.importers.sources.modules import parse_shapes
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.plain_values import ImportedIR
@@ -26,7 +26,7 @@ def load(opening: Opening) -> CapturedProgram:
 
     Raises `SourceError`.
     """
-    model = prepare_model(opening.path, shape_words(opening))
+    model = prepare_model(opening.path, parse_shapes(opening))
     name = model.model.graph.name or opening.stem
     graph = build_graph(model, name, opening.path)
     opening.report("importing by torch-mlir")
@@ -36,7 +36,7 @@ def load(opening: Opening) -> CapturedProgram:
     content = model.model.SerializeToString()
     reference = Reference(content, [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
-        graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference,
+        graph, msgspec.structs.replace(info, compared=True), _make_tensors(graph, model), reference,
         table_of_rows(info.rows), parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
         disturbed=DisturbedReference(content) if quantises(model.model) else None,
     )  # fmt: skip
@@ -44,16 +44,18 @@ def load(opening: Opening) -> CapturedProgram:
     return CapturedProgram([captured], [*model.notes, note])
 
 
-def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
+def _make_tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
     """Returns the weights, and random inputs. Integers are 0 or 1, which are valid both as positions and as masks."""
     generator = new_generator()
     return [
-        torch.tensor(model.weights[op.name]) if op.kind is NodeType.FakeNode else _random(op.tensor_meta, generator)
+        torch.tensor(model.weights[op.name])
+        if op.kind is NodeType.FakeNode
+        else _make_random(op.tensor_meta, generator)
         for op in graph.placeholders
     ]
 
 
-def _random(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+def _make_random(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     """Returns random floats or booleans, or integers that are 0 or 1."""
     shape = tuple(int(size) for size in meta.shape)
     dtype = to_torch_dtype(meta.dtype)

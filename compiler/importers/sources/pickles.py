@@ -22,7 +22,7 @@ from buddy.compiler.protocol.source_locations import SourceError, source_error
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
 # The message of PyTorch's reader of weights about a class or function that it does not call.
 _REJECTED_GLOBAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
-# Prefixes of `module name` of the globals that a pickle of tensors uses; all other globals are foreign code.
+# Prefixes of the globals, in the form `module name`, that a pickle of tensors uses; other globals are foreign code.
 _TENSOR_GLOBALS = (
     "torch._utils",
     "torch.storage",
@@ -75,7 +75,7 @@ def without_running_code() -> Iterator[None]:
         stack.enter_context(patch.object(torch, "load", load_weights))
         stack.enter_context(patch("pickle.loads", _reject_class))
         stack.enter_context(patch.object(torch._C, "_pickle_load_obj", _reject_class))
-        stack.enter_context(patch.object(sympy, "sympify", _check_sympify(sympy.sympify)))
+        stack.enter_context(patch.object(sympy, "sympify", _wrap_sympify(sympy.sympify)))
         yield
 
 
@@ -83,13 +83,13 @@ def _reject_class(*_: object, **__: object) -> NoReturn:
     raise UnsafeError("it contains a pickled object of a custom class")
 
 
-def _check_sympify(sympify: Callable[..., object]) -> Callable[..., object]:
+def _wrap_sympify(sympify: Callable[..., object]) -> Callable[..., object]:
     """Wraps `sympy.sympify`, which evaluates text as Python, to reject text that is no expression of sizes."""
 
     def sympify_sizes(expression: object, *args: object, **options: object) -> object:
         local_names = options.get("locals")
-        known = local_names if isinstance(local_names, Mapping) else {}
-        if isinstance(expression, str) and not _is_size_expression(expression, known):
+        allowed_names = local_names if isinstance(local_names, Mapping) else {}
+        if isinstance(expression, str) and not _is_size_expression(expression, allowed_names):
             raise UnsafeError(f"it contains {expression[:80]!r} in place of an expression of sizes")
         return sympify(expression, *args, **options)
 

@@ -1,4 +1,4 @@
-"""Loads Hugging Face models without a network: with cached weights if there are any, else built from their config."""
+"""Loads Hugging Face models without a network: with cached weights, or else with random weights from their config."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 SEED = 0
 # The fraction of the free memory that a model built from its config may use.
 MEMORY_SHARE = 0.5
-# Makes a model from a config; and a result for a class, a name and the options of a call of `from_pretrained`.
+# Makes a model from a config.
 Builder = Callable[..., Any]
+# Returns a result in place of a call of `from_pretrained`, from its class, its name and its options.
 Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
 
@@ -38,9 +39,9 @@ def offline_models(notes: list[str]) -> Iterator[None]:
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     constants: Any = sys.modules.get("huggingface_hub.constants")
-    if constants is not None:  # it reads the environment once, at import
+    if constants is not None:  # this module reads the environment only when it is imported
         constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ("1", "ON", "YES", "TRUE")
-    hook = _ImportPatcher({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
+    hook = _ImportPatcher({name: _make_patch(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
     with hook.active():
         yield
 
@@ -58,7 +59,7 @@ def _build_auto_model(cls: type[transformers.AutoModel], name: str, options: dic
 
 
 def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> object:
-    """Returns a tokenizer of the model's class without a vocabulary: every word is unknown to it.
+    """Returns a tokenizer of the model's class without a vocabulary, to which every word is unknown.
 
     Raises `LookupError` if no class of the model can be made without one.
     """
@@ -68,7 +69,7 @@ def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> 
     for candidate in filter(None, candidates):
         try:
             return candidate()
-        except (TypeError, ValueError, OSError):  # it needs a vocabulary
+        except (TypeError, ValueError, OSError):  # this class needs a vocabulary
             continue
     raise LookupError("its tokenizer needs a vocabulary")
 
@@ -99,7 +100,7 @@ def _guess_config(name: str) -> transformers.PretrainedConfig:
 def _build_seeded(build: Builder, config: transformers.PretrainedConfig, options: dict[str, object]) -> torch.nn.Module:
     """Returns the model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
-    As in `from_pretrained`, `options` that are attributes of the config override them, `dtype` is the weights' type.
+    As in `from_pretrained`, `options` override attributes of the config with their names; `dtype` is the weights' type.
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
     """
     config = copy.deepcopy(config)
@@ -131,7 +132,7 @@ class _NotCachedError(OSError):
 
 
 # For each module, the class whose `from_pretrained` gets a fallback, and the fallback. Overrides of the method in
-# subclasses in the same module get it too: each class of `modeling_auto` has a copy of the method of its base.
+# subclasses in the same module get the fallback too: each class of `modeling_auto` has a copy of its base's method.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
     "transformers.modeling_utils": ("PreTrainedModel", _build_model),
     "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _build_auto_model),
@@ -142,7 +143,7 @@ _PATCHES: dict[str, tuple[str, Fallback]] = {
 # ---- installation ----------------------------------------------------------------------------------------------------
 
 
-def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[ModuleType], Callable[[], None]]:
+def _make_patch(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[ModuleType], Callable[[], None]]:
     """Returns a function that installs `fallback` in a module's classes, and returns how to undo it."""
 
     def patch(module: ModuleType) -> Callable[[], None]:

@@ -22,8 +22,8 @@ from buddy.compiler.runtime.captured import CapturedGraph
 class CapturedProgram:
     """The graphs of a program in the order in which they ran, notes for the user, and the program's files.
 
-    `known_graph` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
-    `is_reused` says whether the graph itself was made from such a description.
+    `known_graph` describes the only graph, so that a later load need not capture it (`reuse.py`); b"" if that is
+    impossible. `is_reused` says whether the graph was made from such a description.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -136,7 +136,7 @@ def _registered_code(path: str) -> str:
 def _resolve_links(folder: str) -> str:
     """Returns `folder` with links resolved.
 
-    Cached, since thousands of modules share a few hundred folders and each link is a system call.
+    Results are cached: thousands of modules share a few hundred folders, and resolving takes several system calls.
     """
     return os.path.realpath(folder)
 

@@ -32,7 +32,8 @@ _SIMPLE_TYPES = (bool, int, float, str, type(None))
 class _KnownTensor(msgspec.Struct, frozen=True):
     """The source of a tensor of a graph, and its form.
 
-    It is the parameter or buffer `state` of the module or, if that is "", tensor number `argument` of its arguments.
+    The source is the parameter or buffer `state` of the module or, if that is "", tensor number `argument` of its
+    arguments.
     """
 
     state: str
@@ -41,7 +42,7 @@ class _KnownTensor(msgspec.Struct, frozen=True):
 
 
 class KnownGraph(msgspec.Struct, frozen=True):
-    """A captured graph without its tensors. `structure` is a hash of the module, `arguments` of its other arguments."""
+    """A captured graph without its tensors. `structure` is the `structure_hash`, `arguments` the `_arguments_hash`."""
 
     graph: bytes
     info: GraphInfo
@@ -73,7 +74,7 @@ def describe_graph(
     sources = []
     for tensor, kind, op in zip(captured.tensors, captured.graph.kinds, captured.graph.placeholders, strict=False):
         state = by_layout.get(_memory_layout(tensor), "") if kind is NodeType.FakeNode else ""
-        # A capture copies buffers.
+        # A capture copies buffers, so they are at other addresses.
         if not state and op.stable in states and _is_same(tensor, states[op.stable]):
             state = op.stable
         number = -1 if state else _index_of(tensor, arguments)
@@ -92,7 +93,7 @@ def describe_graph(
         tuple(sorted(captured.parameters)),
         captured.result_names,
         structure,
-        _other_arguments(args, kwargs),
+        _arguments_hash(args, kwargs),
     )
     return msgspec.msgpack.encode(known)
 
@@ -110,7 +111,7 @@ def restore_graph(
         return None
     if not isinstance(module, torch.nn.Module) or structure_hash(module) != known.structure:
         return None
-    if _other_arguments(args, kwargs) != known.arguments:
+    if _arguments_hash(args, kwargs) != known.arguments:
         return None
     states, arguments = _states(module), _tensors_of(args, kwargs)
     tensors = []
@@ -148,15 +149,18 @@ def _gives_results_of(
     matching = [
         (name, value)
         for name, value in expected
-        if any(name in ("", known) and _is_same(value, result) for known, result in zip(names, results, strict=True))
+        if any(
+            name in ("", result_name) and _is_same(value, result)
+            for result_name, result in zip(names, results, strict=True)
+        )
     ]
     is_returned = [any(_is_same(value, result) for _, value in matching) for result in results]
     return len(matching) == len(expected) and all(is_returned)
 
 
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Returns whether two tensors have the same form and the same bits."""
-    return _form(one) == _form(other) and bytes(dense_bytes(one)) == bytes(dense_bytes(other))
+    return _form(a) == _form(b) and bytes(dense_bytes(a)) == bytes(dense_bytes(b))
 
 
 def _states(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -188,8 +192,8 @@ def _tensors_of(args: Sequence[object], kwargs: Mapping[str, object]) -> list[to
     return [leaf for leaf in tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def _other_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Returns a hash of the names of the arguments, of those that are not tensors, and of the forms of the tensors."""
+def _arguments_hash(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """Returns a hash of the arguments' names, their forms if they are tensors, and their values if they are not."""
     leaves = [
         _form(leaf) if isinstance(leaf, torch.Tensor) else _describe_value(leaf)
         for leaf in tree_leaves((tuple(args), dict(kwargs)))

@@ -1,4 +1,4 @@
-"""Runs a script like `python script.py` does, and converts its exceptions to errors that name the script's line."""
+"""Runs a script as `python script.py` does, and converts its exceptions to errors that name the script's line."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def import_module(name: str) -> types.ModuleType:
 def reporting_user_errors(path: Path | None, module: str = "", todo: str = "") -> Iterator[None]:
     """While active, converts exceptions of the user's code to a `SourceError` with the user's line.
 
-    `todo` is its hint; "" is to run the script or the module. A `SourceError` is not changed.
+    `todo` is the hint of the error, by default to run the script or the module. A `SourceError` is not changed.
     """
     subject = str(path) if path else module
     script = str(path.resolve()) if path else ""

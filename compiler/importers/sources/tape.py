@@ -77,13 +77,13 @@ class Tape:
         self.called: list[CapturedGraph] = []
         self.notes: list[str] = []
         self._skip_calls = skip_calls
-        # The modules whose calls were captured, by `_call_signature`s.
+        # The modules whose calls were captured, by signature of the call.
         self._captured_calls: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
         # Graphs with the function that lists the guards of their frame.
         self._guarded: list[tuple[list[CapturedGraph], Callable[[], tuple[Guard, ...]]]] = []
         self._has_backward = False
-        # The first run of each Dynamo graph within the call of the script that is running: its graphs and its results.
+        # The first run of each Dynamo graph within the script's current call: the captured graphs, and the results.
         self._runs: list[tuple[list[CapturedGraph], Sequence[Any]]] = []
         # This is a function, because a bound method would not receive the module.
         self._call = lambda module, *args, **kwargs: self._on_module_call(module, *args, **kwargs)
@@ -122,7 +122,7 @@ class Tape:
     # ---- replacements of PyTorch's functions while the script runs ----
 
     def _compile(self, model: Callable[..., object] | None = None, **options: Any) -> object:
-        """Replaces `torch.compile`: compiles by a backend that captures graphs, unless that is a `DynamoCompiler`."""
+        """Replaces `torch.compile`: compiles by a backend that captures graphs, or by the script's `DynamoCompiler`."""
         if model is None:
             return functools.partial(self._compile, **options)
         if self.exports:
@@ -172,6 +172,7 @@ class Tape:
         return call
 
     def _on_import(self, graph: CapturedGraph) -> None:
+        """Adds a graph that the script imports itself, by a `DynamoCompiler`."""
         self.requested.append(graph)
 
     @contextmanager
@@ -190,7 +191,7 @@ class Tape:
     def _call_and_name(
         self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> torch.Tensor:
-        """Returns the result of a call; graphs that it runs for the first time name their results like this one."""
+        """Returns the result of a call; its names are given to the results of graphs that run for the first time."""
         outer_runs, self._runs = self._runs, []
         try:
             result = function(*args, **kwargs)
@@ -270,7 +271,7 @@ class Tape:
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
                 origins = input_origins(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
-            # Before that, `forward` is a method that calls the module, and this call would be captured.
+            # Without this, `forward` would be a method that calls the module, and the call would be captured.
             _LazyGraphModule.force_recompile(module)
             return self._note_first_run(module.forward, recorder.graphs)
 

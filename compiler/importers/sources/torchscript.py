@@ -43,6 +43,7 @@ def load(opening: Opening) -> CapturedProgram:
 
 
 def _read(opening: Opening) -> torch.jit.ScriptModule:
+    """Returns the module in the file, in eval mode. Raises `SourceError`."""
     try:
         _check_code(opening)
         with warnings.catch_warnings():
@@ -75,14 +76,14 @@ def _choose_inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[ob
         if bundled:
             return tuple(bundled[0])
     parameters = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever its name
-    needed = [a.name for a in parameters if not a.has_default_value()]
-    unsupported = [a for a in parameters if a.name in needed and str(a.type) != "Tensor"]
+    needed = [parameter.name for parameter in parameters if not parameter.has_default_value()]
+    unsupported = [p for p in parameters if p.name in needed and str(p.type) != "Tensor"]
     if unsupported:
-        types = ", ".join(f"{a.name}: {a.type}" for a in unsupported)
+        types = ", ".join(f"{parameter.name}: {parameter.type}" for parameter in unsupported)
         what = f"{opening.title} takes {types}, which a shape cannot describe"
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
     tensors = make_inputs(opening, needed)
-    return tuple(tensors.get(a.name, a.default_value) for a in parameters)
+    return tuple(tensors.get(parameter.name, parameter.default_value) for parameter in parameters)
 
 
 def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[object]) -> torch.export.ExportedProgram:

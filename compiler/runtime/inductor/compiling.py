@@ -71,7 +71,7 @@ class InductorArtifact(msgspec.Struct, frozen=True):
 
 
 OnStage = Callable[[InductorStage], None]
-# Called with what is being done now, and the part of the compilation that is done, from 0 to 1.
+# Called with a text on the current step, and the fraction of the compilation that is done, from 0 to 1.
 OnActivity = Callable[[str, float], None]
 
 
@@ -152,7 +152,7 @@ class _Compilation:
     def _add(self, name: str, language: Language, lines: list[Line], items: int = 0) -> None:
         """Reports a stage, unless there is one with this name; the time until the next stage starts now."""
         seconds = time.perf_counter() - self._start
-        # Subgraphs, such as those of control flow, run the same passes: the first stage is that of the whole graph.
+        # Subgraphs, such as those of control flow, run the same passes later. The whole graph has the first stage.
         if name not in self.stages:
             self.stages.append(name)
             self.on_stage(InductorStage(name, language, lines, seconds, items))
@@ -238,7 +238,8 @@ class _Compilation:
 
     def _names_of_kernel(self, name: str) -> NodeNames:
         """Returns the Buddy nodes of all lines of a kernel."""
-        return tuple(dict.fromkeys(n for names, _ in self._kernels.kernels.get(name, ()) for n in names))
+        lines = self._kernels.kernels.get(name, ())
+        return tuple(dict.fromkeys(node_name for names, _is_derived in lines for node_name in names))
 
     def _kernel_lines(self, name: str, text: str) -> list[Line]:
         """Returns the lines of a kernel with their nodes; without nodes if it has other lines than were recorded."""
@@ -397,8 +398,8 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
     def report_stage(finished: InductorStage) -> None:
         text = text_of(finished.lines)
         stage = Stage(
-            len(stages), finished.name, finished.name, "", 0, milliseconds=1e3 * finished.seconds, ops=finished.items,
-            language=finished.language, origins=text.origins,
+            len(stages), name=finished.name, phase=finished.name, text="", lines=0,
+            milliseconds=1e3 * finished.seconds, ops=finished.items, language=finished.language, origins=text.origins,
         )  # fmt: skip
         stages.append(stage)
         sender.send_stage(stage, text)
@@ -417,11 +418,11 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
         return FailureReply(msgspec.structs.replace(error.diagnostic, node=error.node, detail=error.detail))
     seconds = time.perf_counter() - started
     data = msgspec.msgpack.encode(artifact)
-    return CompileDone(sender.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, 0)
+    return CompileDone(sender.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, reused=0)
 
 
 def text_of(lines: Sequence[Line]) -> StageText:
-    """Returns the text of lines with their nodes, which are numbered sets.
+    """Returns the text of lines, with the number of the set of nodes that each line comes from.
 
     The nodes of a set are either all direct or all derived, so the same names may be two sets. Set 0 has no nodes.
     """

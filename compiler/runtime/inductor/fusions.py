@@ -21,8 +21,8 @@ _NO_REASON = "Inductor gives no reason"
 class FusionDecision:
     """A pair of scheduler nodes, each as the names of its parts, and the scheduler's decision.
 
-    `is_legal` says that the scheduler may fuse them, `is_fused` that it did. `reason` says why they were not fused, ""
-    if they were. `considered` counts how often the scheduler considered the pair.
+    `is_legal` says that the scheduler may fuse the pair, `is_fused` that it did. `reason` says why the pair was not
+    fused, "" if it was. `considered` counts how often the scheduler considered it.
     """
 
     first: tuple[str, ...]
@@ -54,7 +54,7 @@ class FusionLog:
 
         log = self
 
-        # Both functions replace methods of Inductor, so `self` of the second one is a scheduler.
+        # Both functions replace methods of Inductor, so `self` of `consider` is a scheduler.
         def note(reason: WhyNoFuse, text: str, *arguments: object) -> None:
             log._reasons.append((reason.name1, reason.name2, text % arguments if arguments else text))
             explain(reason, text, *arguments)
@@ -84,6 +84,7 @@ class FusionLog:
         is_legal: bool,
         reasons: Sequence[str],
     ) -> None:
+        """Adds a consideration of a pair; `reasons` are those that Inductor logged during it."""
         pair = _parts(first), _parts(second)
         # The scheduler tries the other order too, which is never legal for a producer and its consumer.
         reason = "" if is_legal else (next(iter(reasons), "") or _explain(scheduler, first, second))
@@ -123,7 +124,7 @@ def _parts(node: BaseSchedulerNode) -> tuple[str, ...]:
 
 
 def _explain(scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode) -> str:
-    """Returns why Inductor rejects a pair, where it logs no reason: mostly the decision of its C++ backend."""
+    """Returns why Inductor rejects a pair without logging a reason: mostly a decision of its C++ backend."""
     try:
         return _explain_loops(first, second)
     except Exception:

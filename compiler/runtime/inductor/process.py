@@ -125,12 +125,12 @@ class _Comparison:
     def __init__(
         self, captured: CapturedGraph, symbols: Mapping[str, int], reference: Reference, observed: Sequence[str]
     ) -> None:
-        self._captured, self._kind = captured, reference
+        self._captured, self._reference = captured, reference
         self._counts: dict[str, tuple[int, int]] = {}
         self._deviations = ErrorMetrics()
         held = set(observed) & {op.stable for op in captured.graph.operations}
         torch.manual_seed(SEED)
-        self._reference = LockstepInterpreter(
+        self._reference_run = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, held, reference, self._count_nonfinite
         )
         self._pending = held
@@ -144,17 +144,17 @@ class _Comparison:
         results = loaded.call()
         for stable, value in zip(outputs, results[len(results) - len(outputs) :], strict=True):
             self._compare(stable, value)
-        self._reference.finish()
+        self._reference_run.finish()
 
     def _compare(self, stable: str, value: torch.Tensor) -> None:
         """Compares a value of the generated code, unless its node is unknown or has been compared."""
         if stable not in self._pending or not isinstance(value, torch.Tensor):
             return
-        expected = self._reference.reach(stable)
+        expected = self._reference_run.reach(stable)
         if isinstance(expected, torch.Tensor) and expected.shape == value.shape:
             self.errors[stable] = self._deviations.of(value, expected)
         self._pending.discard(stable)
-        self._reference.release(stable)
+        self._reference_run.release(stable)
 
     def _count_nonfinite(self, op: Op, value: torch.Tensor) -> None:
         if isinstance(value, torch.Tensor):
@@ -162,16 +162,17 @@ class _Comparison:
 
     def report(self, graph: int, every: bool, seconds: float, compile_seconds: float) -> NumericsReport:
         """Returns the report; `graph` is the number of the graph in its program."""
-        nodes = tuple(self._numbers(op, every) for op in self._captured.graph.operations)
+        nodes = tuple(self._node_numbers(op, every) for op in self._captured.graph.operations)
         first, cause = first_beyond_tolerance(nodes)
         notes = ("values of Inductor's code; nodes that are fused into others have none",)
         results = tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op))
         return NumericsReport(
-            graph, self._kind, nodes, first, cause, results=results, seconds=seconds, compile_seconds=compile_seconds,
-            notes=notes,
+            graph, self._reference, nodes, first, cause, results=results, seconds=seconds,
+            compile_seconds=compile_seconds, notes=notes,
         )  # fmt: skip
 
-    def _numbers(self, op: Op, every: bool) -> NodeNumbers:
+    def _node_numbers(self, op: Op, every: bool) -> NodeNumbers:
+        """Returns the entry of a node in the report."""
         error = self.errors.get(op.stable)
         value_state: ValueState = "fused" if error is None else "materialised" if every else "observed"
         meta = next((meta for meta in op.metas if meta is not None), None)
@@ -182,7 +183,7 @@ class _Comparison:
 
 
 def add_observer_calls(artifact: InductorArtifact) -> InductorArtifact:
-    """Returns the artifact with calls of the observer: after each line that writes buffers, one for each new buffer.
+    """Returns the artifact with calls of the observer after each line that writes buffers, one for each new buffer.
 
     The observer is called with the name and the value of the buffer.
     """

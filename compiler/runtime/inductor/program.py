@@ -87,7 +87,7 @@ def _add_node(
 
 
 def _without_aliases(fx_graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Returns `results`, with a copy of each that is an input, a view, or listed before."""
+    """Returns `results`, with a copy in place of each node that is an input, a view, or listed before."""
     seen: set[torch.fx.Node] = set()
     returned = []
     for node in results:
@@ -102,7 +102,7 @@ def _without_aliases(fx_graph: torch.fx.Graph, results: Sequence[torch.fx.Node])
 def _is_view(node: torch.fx.Node) -> bool:
     """Returns whether a node may return memory of an operand, by the schema of its op.
 
-    A `getitem` may do so if the op whose result it selects may.
+    A `getitem` may if the op that computes its operand may.
     """
     if node.target is operator.getitem:
         return _is_view(node.all_input_nodes[0])

@@ -1,6 +1,6 @@
 """Finds the Buddy nodes that Inductor's FX nodes, scheduler nodes, lines of code and instructions come from.
 
-The shared libraries of kernels are recorded while they are compiled, and disassembled.
+Also records the paths of the kernels' shared libraries during compilation, and disassembles the libraries.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class FxOrigins:
         return self._cache[node]
 
     def of_all(self, nodes: Iterable[torch.fx.Node]) -> NodeNames:
+        """Returns the nodes that any of several FX nodes comes from."""
         return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
 
     def values_of(self, graph: torch.fx.Graph, buffers: Mapping[str, object]) -> dict[str, str]:
@@ -89,7 +90,7 @@ class FxOrigins:
 
 
 def _position(node: Any) -> Any:
-    """Returns a key by which FX nodes are sorted in the order of their graph."""
+    """Returns a key that sorts FX nodes in the order of their graph."""
     return getattr(node, "_sort_key", ())
 
 
@@ -198,8 +199,8 @@ def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
 def _add_mark(line: str, mark: str) -> str:
     """Returns text of C++ with a mark at the end of each line, except for lines that cannot have one.
 
-    These are empty, have a mark already, or continue on the next line. If the last line is one of them, no line gets a
-    mark.
+    Such lines are empty, have a mark already, or continue on the next line. If the last line is one of them, no line
+    gets a mark.
     """
     parts = line.split("\n")
     if not _can_be_marked(parts[-1]):

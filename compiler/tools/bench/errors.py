@@ -85,10 +85,10 @@ def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tens
     NaN and infinities are compared as in `relative_error`.
     """
     errors = [0.0]
-    for ours, theirs in zip(results, expected, strict=True):
-        if theirs.numel():
-            scale = max(1.0, _finite_doubles(theirs).square().mean().sqrt().item())
-            errors.append(_difference(ours, theirs).abs().max().item() / scale)
+    for result, reference in zip(results, expected, strict=True):
+        if reference.numel():
+            scale = max(1.0, _finite_doubles(reference).square().mean().sqrt().item())
+            errors.append(_difference(result, reference).abs().max().item() / scale)
     return max(errors)
 
 
@@ -139,7 +139,7 @@ def _disturbed(tensors: Sequence[torch.Tensor], seed: int) -> Iterator[None]:
 
 
 def _step_errors(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> list[float]:
-    """Returns the error of the loss and of each gradient, relative to its norm, or to a minimum of gradients' norms."""
+    """Returns the error of the loss and of each gradient, relative to its norm, for gradients to at least a minimum."""
     total = math.sqrt(sum(_finite_doubles(gradient).square().sum().item() for gradient in expected[1:]))
     loss = _relative_errors(results[:1], expected[:1], 0.0)
     return [*loss, *_relative_errors(results[1:], expected[1:], _NEGLIGIBLE_FRACTION * total)]
@@ -149,9 +149,9 @@ def _relative_errors(
     results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], min_norm: float
 ) -> Iterator[float]:
     """Yields the norm of each difference, divided by the norm of the expected tensor, or by `min_norm` if larger."""
-    for ours, theirs in zip(results, expected, strict=True):
-        norm = max(_finite_doubles(theirs).norm().item(), min_norm)
-        difference = _difference(ours, theirs).norm().item()
+    for result, reference in zip(results, expected, strict=True):
+        norm = max(_finite_doubles(reference).norm().item(), min_norm)
+        difference = _difference(result, reference).norm().item()
         yield difference / norm if norm else difference
 
 
@@ -160,11 +160,11 @@ def _finite_doubles(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+def _difference(result: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Returns the differences of elements in double precision: 0 for equal values, infinite if only one is finite."""
-    ours, theirs = ours.double(), theirs.double()
-    is_equal = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    return torch.where(is_equal, 0.0, (ours - theirs).nan_to_num(math.inf, math.inf, -math.inf))
+    result, reference = result.double(), reference.double()
+    is_equal = (result == reference) | (result.isnan() & reference.isnan())
+    return torch.where(is_equal, 0.0, (result - reference).nan_to_num(math.inf, math.inf, -math.inf))
 
 
 # ---- rounded weights -------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) 
     model = copy.deepcopy(loaded.model)
     for layer in _matrix_layers(model):
         weight, _ = _weight_and_depth_dim(layer)
-        nearest = _nearest(weight.detach(), matrices)
+        nearest = _nearest_matrix(weight.detach(), matrices)
         if nearest is not None:
             # A new parameter: an embedding may share the old one, and is not rounded.
             layer.weight = torch.nn.Parameter(nearest, requires_grad=False)
@@ -244,8 +244,8 @@ def _is_transposed(layer: torch.nn.Module) -> bool:
     return type(layer).__module__.startswith("transformers.") and type(layer).__name__ == "Conv1D"
 
 
-def _nearest(weight: torch.Tensor, matrices: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    """Returns the matrix that `weight` was rounded to, in the orientation of `weight`; `None` if none is near it."""
+def _nearest_matrix(weight: torch.Tensor, matrices: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """Returns the matrix that `weight` was rounded to, in the orientation of `weight`; `None` if no matrix is near."""
     oriented = (candidate for matrix in matrices for candidate in (matrix, matrix.t()))
     candidates = [candidate for candidate in oriented if candidate.shape == weight.shape]
     sample = weight[:_COMPARED_ROWS]

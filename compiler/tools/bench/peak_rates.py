@@ -18,6 +18,8 @@ from buddy.compiler.support.target import CACHE_LINE, host
 _STEPS = 40_000_000
 # The size of the buffer that is read: several times the last-level cache of common processors.
 _BUFFER_BYTES = 512 << 20
+# The size of the buffer for the results of a loop: more than its `SUMS` vectors.
+_RESULT_BYTES = 4096
 # The number of timed tries of a loop, of which the fastest counts.
 _TRIES = 7
 # The element types of the multiplications, by LLVM's names, with their sizes in bytes.
@@ -37,14 +39,14 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
         "buddy_peak_rates",
     )
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
-    result_buffers = [ctypes.create_string_buffer(4096) for _ in range(threads)]
+    result_buffers = [ctypes.create_string_buffer(_RESULT_BYTES) for _ in range(threads)]
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
-    # The first cache line in the buffer.
+    # The address of the first cache line in the buffer.
     start = (ctypes.addressof(buffer) + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
     bytes_per_step = lanes * 4 * SUMS
     steps_per_thread = (_BUFFER_BYTES - CACHE_LINE) // threads // bytes_per_step
 
-    def multiply_rate(element: str) -> float:
+    def measure_multiplications(element: str) -> float:
         multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_multiply_name(element)])
 
         def run_multiplications(number: int) -> None:
@@ -61,9 +63,9 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
         )
 
     return {
-        "gflops": multiply_rate("float"),
-        "gflops_f64": multiply_rate("double"),
-        "giops_i32": multiply_rate("i32"),
+        "gflops": measure_multiplications("float"),
+        "gflops_f64": measure_multiplications("double"),
+        "giops_i32": measure_multiplications("i32"),
         "gbytes": 1e-9 * steps_per_thread * bytes_per_step * threads / _min_seconds(run_reads, threads),
     }
 

@@ -73,9 +73,9 @@ OP_GROUP = "op"
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
-    It is measured once in each of the `precisions`. For the task "dynamic", `example_inputs` is a list of inputs, whose
-    sizes may differ. For "training", the model returns a tensor, or a script's `loss(*results)` does, and a call is a
-    step of the script's `optimizer` (default: SGD).
+    The program is measured once in each of the `precisions`. For the task "dynamic", `example_inputs` is a list of
+    inputs, whose sizes may differ. For "training", the model returns a tensor, or a script's `loss(*results)` does, and
+    a call is a step of the script's `optimizer` (default: SGD).
     """
 
     name: str
@@ -211,7 +211,7 @@ def unsupported_reason(side: str, case: BenchCase) -> str:
     return ""
 
 
-# Sides whose weights are constants, which a training step would change.
+# The sides of `CONSTANT_WEIGHTS` that have training, but not with constant weights.
 _SIDES_WITH_CONSTANTS = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
 # The precisions of the sides that do not have all of them, and the reasons why they do not have the others.
 _PRECISIONS_BY_SIDE: dict[str, tuple[BenchPrecision, ...]] = {

@@ -116,30 +116,16 @@ def _format_table(
     sides = [side for side in sides if any("seconds" in subject["sides"].get(side, {}) for subject in subjects)]
     precisions = list(dict.fromkeys(subject.get("precision", "f32") for subject in subjects))
     with_precision, with_peak = len(precisions) > 1 or table == DECODE_GROUP, precisions == ["f32"]
-    head = [
-        "",
-        *(["precision"] if with_precision else []),
-        *sides,
-        "fastest in place",
-        "ratio (95 %)",
-        "fastest other",
-        "frozen: ratio (95 %)",
-        *(["of FMA peak", "compile: cold / warm / inductor, s"] if with_peak else []),
-    ]
+    head = ["", "precision"] if with_precision else [""]
+    head += [*sides, "fastest in place", "ratio (95 %)", "fastest other", "frozen: ratio (95 %)"]
+    head += ["of FMA peak", "compile: cold / warm / inductor, s"] if with_peak else []
     rows = []
     for subject in subjects:
-        times = [_time_cell(subject["sides"].get(side, {})) for side in sides]
-        ratio_cells = [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
-        precision = [subject.get("precision", "f32")] if with_precision else []
-        rows.append(
-            [
-                subject["name"],
-                *precision,
-                *times,
-                *ratio_cells,
-                *(_peak_and_compile_cells(subject, machine) * with_peak),
-            ]
-        )
+        row = [subject["name"], subject.get("precision", "f32")] if with_precision else [subject["name"]]
+        row += [_time_cell(subject["sides"].get(side, {})) for side in sides]
+        row += [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
+        row += _peak_and_compile_cells(subject, machine) if with_peak else []
+        rows.append(row)
     lines = [
         f"### {title}",
         "",

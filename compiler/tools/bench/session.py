@@ -138,7 +138,7 @@ def _environment(threads: int, caches: str) -> dict[str, str]:
 
 # ---- measurements ----------------------------------------------------------------------------------------------------
 
-# Called with a text that says what is measured now.
+# Called with a text on the current measurement.
 OnProgress = Callable[[str], None]
 # The number of rounds that are timed even after the time limit.
 MIN_ROUNDS = 5
@@ -146,7 +146,7 @@ MIN_ROUNDS = 5
 # order differ by 1e-5 of the output's scale after fifty layers. In other precisions it is relative to the norm of an
 # output, and no measure of quality: an output of zeros has an error of 1, one of unrelated numbers of 1.4. Training
 # steps have a limit of their own (`bench.errors`). If weights alone are rounded, the reference has the same weights
-# (`bench.rounded_weights`), and other runtimes still round activations to 8 bits, so 4 bits have the limit of 8.
+# (`bench.errors`), and other runtimes still round activations to 8 bits, so 4 bits have the limit of 8.
 _MAX_ERRORS = {"f32": 1e-3, "bf16": 0.1, "int8": 0.2, "int4": 0.2}
 # The pause before a block: threads of the previous side's runtime spin after a call, and would slow down the block.
 _PAUSE_SECONDS = 0.01
@@ -186,7 +186,7 @@ def run_on_cluster(
     on_progress: OnProgress = lambda _text: None,
     earlier_results: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Like `run_benchmark`, but measures on workers of the Dask cluster at `address`.
+    """Yields what `run_benchmark` yields, measured by workers of the Dask cluster at `address`.
 
     One worker measures all sides of a subject. A worker should have one thread, so that it measures one subject at a
     time. Logs are not kept. Raises `ClusterError`.
@@ -209,7 +209,7 @@ def run_on_cluster(
 
 
 def measure_job(job: bytes) -> tuple[dict[str, float], str, dict[str, Any]]:
-    """Measures `job`, a plan of one case, on a worker of a cluster; returns its peak rates, its CPU and the result."""
+    """Measures `job`, a plan of one case, on a worker; returns the machine's peak rates and CPU, and the result."""
     plan = msgspec.json.decode(job, type=BenchPlan)
     (case,) = plan.cases
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
@@ -229,7 +229,7 @@ def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **results,
         "subjects": subjects,
-        "summary": {n: summarize_tables(subjects, int(n)) for n in results["limits"]},
+        "summary": {threads: summarize_tables(subjects, int(threads)) for threads in results["limits"]},
     }
 
 
@@ -258,7 +258,7 @@ class _CaseRun:
         finally:
             for process in processes.values():
                 process.close()
-        return self._result(reports, times) | {"load": round(load, 2)}
+        return self._make_result(reports, times) | {"load": round(load, 2)}
 
     def _prepare(self, side: str, processes: dict[str, SideProcess], reports: dict[str, dict[str, Any]]) -> None:
         """Prepares a side, and waits until it is ready, so that the compile time of the next side is not disturbed."""
@@ -295,9 +295,9 @@ class _CaseRun:
                 seconds = self._time_block(name, processes, reports)
                 if seconds is not None:
                     times[name].append(seconds)
-        return {name: times[name] for name in names if not self._problem(reports[name])}
+        return {name: times[name] for name in names if not self._find_problem(reports[name])}
 
-    def _problem(self, report: dict[str, Any]) -> str:
+    def _find_problem(self, report: dict[str, Any]) -> str:
         """Returns the reason why a side is not timed: its error, or results that differ from eager's; else ""."""
         if "error" in report:
             return str(report["error"])
@@ -313,6 +313,7 @@ class _CaseRun:
     def _time_block(
         self, name: str, processes: dict[str, SideProcess], reports: dict[str, dict[str, Any]]
     ) -> float | None:
+        """Returns the seconds per call of a side in one block; `None` if the side has failed."""
         if "error" in reports[name]:
             return None
         time.sleep(_PAUSE_SECONDS)
@@ -322,10 +323,10 @@ class _CaseRun:
             reports[name] = {"error": str(error)}
             return None
 
-    def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
+    def _make_result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
         # All reports have the same numbers for the subject, so any will do.
         subject_numbers = next((report for report in reports.values() if "error" not in report), {})
-        sides = {name: self._side_result(report, times.get(name, ())) for name, report in reports.items()}
+        sides = {name: self._make_side_result(report, times.get(name, ())) for name, report in reports.items()}
         subject, precision = self.case.subject, self.case.precision
         return {
             "name": subject.name,
@@ -341,8 +342,8 @@ class _CaseRun:
             **compare_with_other_sides(times, () if subject.task == "training" else CONSTANT_WEIGHTS),
         }
 
-    def _side_result(self, report: dict[str, Any], seconds: Sequence[float]) -> dict[str, Any]:
-        if problem := self._problem(report):
+    def _make_side_result(self, report: dict[str, Any], seconds: Sequence[float]) -> dict[str, Any]:
+        if problem := self._find_problem(report):
             return {"error": problem}
         names = [name for name in report if name.endswith("_seconds")]
         names += ["largest_error", "relative_error", "peak_rss"]
@@ -367,14 +368,14 @@ def compare_with_other_sides(
 
 
 def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
-    """Returns the speedup of this compiler over each other side, and over that with the smallest median time.
+    """Returns the speedup of this compiler over each other side, and over the side with the smallest median time.
 
     Ratios are taken round by round.
     """
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
-    speedups = [theirs / ours_seconds for theirs, ours_seconds in zip(others[fastest], ours, strict=True)]
+    speedups = [their_seconds / our_seconds for their_seconds, our_seconds in zip(others[fastest], ours, strict=True)]
     low, high = bootstrap_interval(speedups)
     return {
         "faster_than": {name: summarize_ratios(values, ours) for name, values in others.items()},
@@ -393,10 +394,10 @@ def summarize_tables(subjects: Sequence[dict[str, Any]], threads: int) -> dict[s
     tables: dict[str, list[dict[str, Any]]] = {}
     for model in all_models:
         tables.setdefault(table_of(model), []).append(model)
-    return {table: _means(models) for table, models in tables.items()}
+    return {table: _summarize_models(models) for table, models in tables.items()}
 
 
-def _means(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarize_models(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns the geometric means of the speedups of one table, in place and frozen, and the models without a time."""
     timed = [model["ratio"] for model in models if model["ratio"]]
     frozen = [model["frozen"]["ratio"] for model in models if (model.get("frozen") or {}).get("ratio")]

@@ -49,7 +49,7 @@ _INDUCTOR_SETTINGS: dict[str, dict[str, bool]] = {
     MAX_AUTOTUNE: {"freezing": True, "max_autotune": True},
     CPP_WRAPPER: {"freezing": True, "cpp_wrapper": True},
 }
-# The precisions that this compiler gives a float32 model by its option; for the others, the model itself is converted.
+# The precisions of a float32 model that are options of this compiler; for the others, the model itself is converted.
 _PRECISION_OPTIONS = ("int8-dynamic", "int8-weights", "int4-weights")
 # The time limit for the compilation of all sizes of a model with dynamic shapes.
 _SPECIALISE_SECONDS = 600.0
@@ -156,9 +156,9 @@ def _is_dynamic(loaded: LoadedModel) -> bool | None:
 
 @dataclass
 class _CompileTimer:
-    """The compile times in seconds: from Dynamo's graph to a callable (`compile_seconds`), and from the ATen graph.
+    """The compile times in seconds to a callable: from Dynamo's graph, and from the ATen graph (`aten_seconds`).
 
-    `aten_seconds` is the second one. A backward graph, which is compiled by the first backward pass, counts in both.
+    A backward graph, which is compiled by the first backward pass, counts in both.
     """
 
     compile_seconds: float = 0.0

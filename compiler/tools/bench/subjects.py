@@ -57,14 +57,15 @@ class LoadedModel:
         output = self.model(*args, **kwargs)
         loss = output if self.loss is None else self.loss(output)
         loss.backward()
-        return [loss.detach(), *(p.grad for p in self._trained_parameters() if p.grad is not None)]
+        gradients = (parameter.grad for parameter in self._trained_parameters())
+        return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
     def result_names(self) -> list[str]:
         """Returns the names of the results of a training step; `results` must have been called before."""
         assert isinstance(self.model, torch.nn.Module)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
-        trained = [p for p in self._trained_parameters() if p.grad is not None]
-        return ["the loss", *(f"the gradient of {names.get(p, 'a parameter')}" for p in trained)]
+        trained = [parameter for parameter in self._trained_parameters() if parameter.grad is not None]
+        return ["the loss", *(f"the gradient of {names.get(parameter, 'a parameter')}" for parameter in trained)]
 
     def trained_floats(self) -> list[torch.Tensor]:
         """Returns the trained parameters and the inputs that are floats."""

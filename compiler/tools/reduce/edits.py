@@ -48,18 +48,18 @@ def signature_of(function: IrOp) -> Signature | None:
     if not text or "..." in text:
         return None
     if text.startswith(_LLVM_FUNCTION):
-        result = scanner.balanced(" (")
+        result = scanner.take_balanced(" (")
         if not scanner.take("("):
             return None
-        return Signature(split_list(scanner.balanced("")), [] if result == "void" else [result], True)
+        return Signature(split_list(scanner.take_balanced("")), [] if result == "void" else [result], True)
     if not scanner.take("("):
         return None
-    inputs = split_list(scanner.balanced(""))
+    inputs = split_list(scanner.take_balanced(""))
     if not scanner.take(")") or not scanner.take("->"):
         return None
     if not scanner.take("("):
-        return Signature(inputs, [scanner.balanced("")])
-    return Signature(inputs, split_list(scanner.balanced("")))
+        return Signature(inputs, [scanner.take_balanced("")])
+    return Signature(inputs, split_list(scanner.take_balanced("")))
 
 
 def _set_signature(function: IrOp, signature: Signature) -> None:
@@ -199,8 +199,8 @@ class Rewriter:
     def remove_result(self, op: IrOp, number: int, *, carried: bool) -> bool:
         """Removes a result of an op, and the operand of the terminators of its regions that yields it.
 
-        If it is `carried` from one iteration of a loop to the next, its initial value and its block arguments are
-        removed too: those at the same distance from the end of the operands and of the entry block's arguments.
+        If the result is `carried` from one iteration of a loop to the next, its initial value and its block arguments
+        are removed too: those at the same distance from the end of the operands and of the entry block's arguments.
         """
         count = len(op.results)
         removed_values = [op.results.pop(number)]
@@ -258,7 +258,7 @@ class Rewriter:
         return self.replace_by_arguments(values) and self.remove_unreachable()
 
     def remove_unreachable(self) -> bool:
-        """Removes blocks without predecessors; joins a block with its only predecessor if that jumps only to it."""
+        """Removes blocks without predecessors; joins a block with its only predecessor if it is the only successor."""
         removed_values: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
             reached, pending = set[Block](), region.blocks[:1]
@@ -275,7 +275,7 @@ class Rewriter:
         return self.replace_by_arguments(removed_values)
 
     def _join_blocks(self, region: IrRegion) -> None:
-        """Appends to each block the only successor of its terminator, if no other op branches to that."""
+        """Appends to each block the only successor of its terminator, if no other op branches to this successor."""
         for block in list(region.blocks):
             while block.ops and len(block.ops[-1].successors) == 1 and block in region.blocks:
                 (target,) = block.ops[-1].successors

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,9 +81,10 @@ class CommandExecution(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Returns the end of a sentence for an error message, with the first line of the output."""
-        how = (
-            "timed out" if self.code is None else f"ended with {describe_exit(self.code)}" if self.code else "succeeded"
-        )
+        if self.code is None:
+            how = "timed out"
+        else:
+            how = f"ended with {describe_exit(self.code)}" if self.code else "succeeded"
         lines = [line for line in self.output.splitlines() if line.strip()]
         return how + (f": {lines[0][:200]}" if lines else "")
 
@@ -106,7 +108,7 @@ def execute(failure: Failure, path: str) -> CommandExecution:
 
 
 def execute_in_fork(failure: Failure, path: str) -> CommandExecution:
-    """Like `execute`, for a `failure` that forks. This process must have one thread."""
+    """Runs the command as `execute` does, but in a fork of this process, which must have one thread."""
     _, _, module, *words = failure.words(path)
     run = _warm_main(module)
     with tempfile.TemporaryFile() as output:
@@ -224,7 +226,7 @@ def reproduction_script(failure: Failure, path: Path) -> str:
         "printf '%s\\n' \"$output\"",
     ]
     if failure.hang_fails:
-        lines.append("[ $code -eq 137 ] && exit 0")
+        lines.append(f"[ $code -eq {_SIGNAL_CODES + signal.SIGKILL} ] && exit 0")
     if failure.kind == "test":
         lines.append("exit $code")
     elif failure.kind == "contains":
@@ -242,7 +244,7 @@ def _shell_word(word: str) -> str:
 
 
 def describe(failure: Failure) -> str:
-    """Returns what the failure is, as the end of a sentence."""
+    """Returns a description of the failure, as the end of a sentence."""
     what = {
         "test": "the test exits with 0",
         "crash": "the command crashes",

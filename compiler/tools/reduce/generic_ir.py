@@ -25,7 +25,7 @@ _ALIAS_DEFINITION = re.compile(r"[#!][\w$.-]+\s*=")
 _NUMBER = re.compile(r"\d+")
 _LINE_END = "\n"
 _OPENING, _CLOSING = "([{<", ")]}>"
-# In function types, affine maps and affine sets, these have a `>` that closes no bracket.
+# Tokens of function types, affine maps and affine sets whose `>` closes no bracket.
 _ARROWS = ("->", ">=")
 
 
@@ -101,10 +101,10 @@ class GenericModule:
 
     def clone(self) -> GenericModule:
         """Returns a copy whose ops have the same order."""
-        return _Cloner().module(self)
+        return _Cloner().copy_module(self)
 
     def __str__(self) -> str:
-        return _Printer().module(self)
+        return _Printer().print_module(self)
 
 
 class _Cloner:
@@ -114,30 +114,30 @@ class _Cloner:
         self._values: dict[Value, Value] = {}
         self._blocks: dict[Block, Block] = {}
 
-    def module(self, module: GenericModule) -> GenericModule:
-        return GenericModule([self._op(op) for op in module.ops], list(module.aliases), module.resources)
+    def copy_module(self, module: GenericModule) -> GenericModule:
+        return GenericModule([self._copy_op(op) for op in module.ops], list(module.aliases), module.resources)
 
-    def _value(self, value: Value) -> Value:
+    def _copy_of_value(self, value: Value) -> Value:
         copy = self._values.get(value)
         if copy is None:
             copy = self._values[value] = Value(value.type, value.added)
         return copy
 
-    def _block(self, block: Block) -> Block:
+    def _copy_of_block(self, block: Block) -> Block:
         return self._blocks.setdefault(block, Block())
 
-    def _op(self, op: IrOp) -> IrOp:
+    def _copy_op(self, op: IrOp) -> IrOp:
         return IrOp(
-            op.name, [self._value(value) for value in op.operands], [self._value(value) for value in op.results],
-            [self._block(block) for block in op.successors], dict(op.properties), dict(op.attributes),
-            [self._region(region) for region in op.regions],
+            op.name, list(map(self._copy_of_value, op.operands)), list(map(self._copy_of_value, op.results)),
+            list(map(self._copy_of_block, op.successors)), dict(op.properties), dict(op.attributes),
+            list(map(self._copy_region, op.regions)),
         )  # fmt: skip
 
-    def _region(self, region: IrRegion) -> IrRegion:
-        blocks = [self._block(block) for block in region.blocks]
+    def _copy_region(self, region: IrRegion) -> IrRegion:
+        blocks = [self._copy_of_block(block) for block in region.blocks]
         for copy, block in zip(blocks, region.blocks, strict=True):
-            copy.arguments = [self._value(value) for value in block.arguments]
-            copy.ops = [self._op(op) for op in block.ops]
+            copy.arguments = [self._copy_of_value(value) for value in block.arguments]
+            copy.ops = [self._copy_op(op) for op in block.ops]
         return IrRegion(blocks)
 
 
@@ -156,9 +156,9 @@ class _Printer:
         self._lines: list[str] = []
         self._counts = {"": 0, "arg": 0}
 
-    def module(self, module: GenericModule) -> str:
+    def print_module(self, module: GenericModule) -> str:
         for op in module.ops:
-            self._op(op, "")
+            self._print_op(op, "")
         text = "\n".join(self._lines)
         used, aliases = {*_ALIAS.findall(text)}, []
         for alias in reversed(module.aliases):  # an alias may use those before it
@@ -168,7 +168,7 @@ class _Printer:
                 used.update(_ALIAS.findall(value))
         return "\n".join([*reversed(aliases), text, *([module.resources] if module.resources else []), ""])
 
-    def _name(self, value: Value) -> str:
+    def _name_of(self, value: Value) -> str:
         # In invalid IR, a value may have no definition: it gets a new name here.
         return self._names.get(value) or self._define([value], "")
 
@@ -180,9 +180,10 @@ class _Printer:
             self._names.setdefault(value, name if len(values) == 1 else f"{name}#{index}")
         return name if len(values) == 1 else f"{name}:{len(values)}"
 
-    def _op(self, op: IrOp, indent: str) -> None:
+    def _print_op(self, op: IrOp, indent: str) -> None:
+        """Appends the lines of an op and of its regions."""
         parts = [f'{indent}"{op.name}"']
-        parts.append(f"({', '.join(map(self._name, op.operands))})")
+        parts.append(f"({', '.join(map(self._name_of, op.operands))})")
         if op.results:
             # A result may have been used before this op.
             named_results = [value for value in op.results if value in self._names]
@@ -191,14 +192,14 @@ class _Printer:
             else:
                 parts[0] = f"{indent}{self._define(op.results, '')} = {parts[0].lstrip()}"
         if op.successors:
-            parts.append(f"[{', '.join(map(self._label, op.successors))}]")
+            parts.append(f"[{', '.join(map(self._label_of, op.successors))}]")
         if op.properties:
             parts.append(f" <{{{_print_entries(op.properties)}}}>")
         if op.regions:
             parts.append(" (")
             for number, region in enumerate(op.regions):
                 self._lines.append("".join(parts) + "{")
-                self._region(region, indent)
+                self._print_region(region, indent)
                 parts = [f"{indent}}}" + (", " if number + 1 < len(op.regions) else ")")]
         if op.attributes:
             parts.append(f" {{{_print_entries(op.attributes)}}}")
@@ -208,16 +209,16 @@ class _Printer:
         parts.append(f" : ({operands}) -> {results[0] if single else '(' + ', '.join(results) + ')'}")
         self._lines.append("".join(parts))
 
-    def _label(self, block: Block) -> str:
+    def _label_of(self, block: Block) -> str:
         return self._labels.setdefault(block, f"^bb{len(self._labels)}")
 
-    def _region(self, region: IrRegion, indent: str) -> None:
+    def _print_region(self, region: IrRegion, indent: str) -> None:
         for number, block in enumerate(region.blocks):
             if number or block.arguments:
                 arguments = ", ".join(f"{self._define([value], 'arg')}: {value.type}" for value in block.arguments)
-                self._lines.append(f"{indent}{self._label(block)}" + (f"({arguments}):" if arguments else ":"))
+                self._lines.append(f"{indent}{self._label_of(block)}" + (f"({arguments}):" if arguments else ":"))
             for op in block.ops:
-                self._op(op, indent + "  ")
+                self._print_op(op, indent + "  ")
 
 
 def _print_entries(entries: dict[str, str]) -> str:
@@ -231,7 +232,7 @@ def parse(text: str) -> GenericModule:
     """Parses a file in generic form. Raises `GenericFormError`, with the line, for any other text."""
     parser = _Parser(text)
     try:
-        return parser.module()
+        return parser.parse_module()
     except RecursionError:
         raise GenericFormError("regions are nested too deeply") from None
 
@@ -240,7 +241,7 @@ def split_list(text: str) -> list[str]:
     """Splits a text at the commas outside brackets and strings, such as the elements of an attribute's list."""
     scanner, items = Scanner(text), []
     while not scanner.at_end:
-        items.append(scanner.balanced(","))
+        items.append(scanner.take_balanced(","))
         if not scanner.take(",") and not scanner.at_end:
             raise scanner.error("expected ','")
     return items
@@ -290,7 +291,7 @@ class Scanner:
             raise self.error(f"expected {what}")
         return token
 
-    def balanced(self, stops: str) -> str:
+    def take_balanced(self, stops: str) -> str:
         """Reads up to one of the characters `stops`, or a closing bracket, outside brackets and strings."""
         text, start, position, depth = self.text, self.position, self.position, 0
         while position < len(text):
@@ -358,24 +359,25 @@ class _Scope:
 class _Parser(Scanner):
     """Parses ops, regions, blocks and lists of attributes in generic form."""
 
-    def module(self) -> GenericModule:
+    def parse_module(self) -> GenericModule:
         """Reads the whole text."""
         module, scope = GenericModule(), _Scope(None)
         while not self.at_end:
             if self.peek("{-#"):
                 module.resources, self.position = self.text[self.position :].rstrip(), len(self.text)
             elif name := self.match(_ALIAS_DEFINITION):
-                module.aliases.append(f"{name} {self.balanced(_LINE_END)}")
+                module.aliases.append(f"{name} {self.take_balanced(_LINE_END)}")
             else:
-                module.ops.append(self._op(scope))
+                module.ops.append(self._parse_op(scope))
         scope.resolve()
         if not module.ops:
             raise GenericFormError("the file has no op")
         module.aliases = [alias for alias in module.aliases if not alias.startswith("#loc")]
         return module
 
-    def _op(self, scope: _Scope) -> IrOp:
-        result_names = self._result_names()
+    def _parse_op(self, scope: _Scope) -> IrOp:
+        """Reads an op with its regions; `scope` resolves its operands when their definitions are read."""
+        result_names = self._parse_result_names()
         op = IrOp(self.require(_STRING, "an op in generic form")[1:-1])
         self.expect("(")
         uses = []
@@ -393,13 +395,13 @@ class _Parser(Scanner):
         if self.peek("("):
             self.expect("(")
             while not self.take(")"):
-                op.regions.append(self._region(scope))
+                op.regions.append(self._parse_region(scope))
                 self.take(",")
         if self.take("{"):
             op.attributes = self._parse_entries()
             self.expect("}")
         self.expect(":")
-        inputs, outputs = self._function_type()
+        inputs, outputs = self._parse_function_type()
         if len(inputs) != len(uses) or (result_names and len(outputs) != sum(count for _, count in result_names)):
             raise self.error(f"{op.name} has another number of types than values")
         op.operands = [Value(type_) for type_ in inputs]
@@ -410,10 +412,10 @@ class _Parser(Scanner):
         for name, count in result_names:
             scope.define(name, op.results[first : first + count])
             first += count
-        self._location()
+        self._skip_location()
         return op
 
-    def _result_names(self) -> list[tuple[str, int]]:
+    def _parse_result_names(self) -> list[tuple[str, int]]:
         """Reads the names before an op, such as `%0:2, %1 =`; returns each with its number of results."""
         names = []
         if self.peek("%"):
@@ -431,22 +433,24 @@ class _Parser(Scanner):
         entries = {}
         while not self.peek("}"):
             name = self.require(_ENTRY_NAME, "the name of an attribute")
-            entries[name] = self.balanced(",") if self.take("=") else ""
+            entries[name] = self.take_balanced(",") if self.take("=") else ""
             self.take(",")
         return entries
 
-    def _function_type(self) -> tuple[list[str], list[str]]:
+    def _parse_function_type(self) -> tuple[list[str], list[str]]:
+        """Reads a function type; returns the types of the operands, and those of the results."""
         self.expect("(")
-        inputs = split_list(self.balanced(""))
+        inputs = split_list(self.take_balanced(""))
         self.expect(")")
         self.expect("->")
         if not self.take("("):
-            return inputs, [self.balanced(" \t\r\n,")]
-        outputs = split_list(self.balanced(""))
+            return inputs, [self.take_balanced(" \t\r\n,")]
+        outputs = split_list(self.take_balanced(""))
         self.expect(")")
         return inputs, outputs
 
-    def _region(self, parent: _Scope) -> IrRegion:
+    def _parse_region(self, parent: _Scope) -> IrRegion:
+        """Reads a region in braces; its values are in a new scope inside `parent`."""
         scope, region = _Scope(parent), IrRegion()
         self.expect("{")
         while not self.take("}"):
@@ -456,23 +460,23 @@ class _Parser(Scanner):
             if name:
                 if self.take("("):
                     while not self.take(")"):
-                        self._argument(block, scope)
+                        self._parse_argument(block, scope)
                         self.take(",")
                 self.expect(":")
             while not self.peek("}") and not self.peek("^"):
-                block.ops.append(self._op(scope))
+                block.ops.append(self._parse_op(scope))
         scope.resolve()
         return region
 
-    def _argument(self, block: Block, scope: _Scope) -> None:
+    def _parse_argument(self, block: Block, scope: _Scope) -> None:
         name = self.require(_VALUE, "a block argument")
         self.expect(":")
-        value = Value(self.balanced(" \t\r\n,"))
-        self._location()
+        value = Value(self.take_balanced(" \t\r\n,"))
+        self._skip_location()
         block.arguments.append(value)
         scope.define(name, [value])
 
-    def _location(self) -> None:
+    def _skip_location(self) -> None:
         if self.take("loc("):
-            self.balanced("")
+            self.take_balanced("")
             self.expect(")")

@@ -126,7 +126,7 @@ class ReducibleIr:
             yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
 
     def _after(self, step: steps.ReductionStep) -> ReducibleModule | None:
-        """Returns the module after a step, `None` if that does not apply."""
+        """Returns the module after a step, `None` if the step does not apply."""
         module = steps.apply_step(self.module, step)
         return None if module is None else ReducibleIr(module)
 
@@ -172,7 +172,7 @@ class ReducibleLines:
         return ReducibleLines("\n".join([*self._lines[:number], *self._lines[number + 1 :], ""]))
 
     def _depths(self) -> list[int]:
-        """Returns the depth of each line in curly brackets; a closing bracket at its start ends the level before it."""
+        """Returns the depth of each line in curly brackets; a closing bracket at the start of a line is outside."""
         depths, depth = [], 0
         for line in self._lines:
             depth -= line.lstrip().startswith("}")
@@ -187,8 +187,8 @@ class ReducibleLines:
 class _WorkerPool:
     """At most `count` workers that try modules in parallel.
 
-    A worker starts with its first request. One that crashes or hangs is replaced; its module counts as one without the
-    failure.
+    A worker starts with its first request. A worker that crashes or hangs is replaced; its module counts as one without
+    the failure.
     """
 
     def __init__(self, failure: Failure, count: int) -> None:
@@ -206,6 +206,7 @@ class _WorkerPool:
         return self._executor.submit(self._ask, request)
 
     def _ask(self, request: TryModule | PrintGeneric) -> ModuleTried | GenericPrinted | None:
+        """Waits for an idle worker, and returns its answer (see `submit`)."""
         worker = self._idle.get()
         try:
             if self._closed:
@@ -357,7 +358,7 @@ class Reduction:
             smallest_failing_by(items, first_failing)
 
     def _take_single_steps(self) -> bool:
-        """Takes each single step that preserves the failure; returns whether it took any."""
+        """Takes each single step that preserves the failure; returns whether any step was taken."""
         has_changed = False
         kind_count = len(list(self._subject.single_steps()))
         for kind in range(kind_count):
@@ -374,9 +375,9 @@ class Reduction:
         return has_changed
 
     def _first_failing(self, attempts: Iterable[tuple[Attempt, Item]]) -> tuple[Attempt, Item] | None:
-        """Tries `attempts` in parallel, each with an item; the first that fails becomes the current module.
+        """Tries `attempts` in parallel; the module of the first one that shows the failure becomes the current one.
 
-        Returns it with its item, `None` if none fails.
+        Each attempt comes with an item. Returns that attempt with its item, `None` if no module shows the failure.
         """
         waiting: deque[tuple[Attempt, Item, ReducibleModule, Future[ModuleTried | GenericPrinted | None]]] = deque()
         source = iter(attempts)

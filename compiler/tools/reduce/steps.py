@@ -237,8 +237,9 @@ def _simpler_constants(text: str) -> list[str]:
     elif match := _FLOAT.fullmatch(text):
         choices = [f"0.000000e+00{match[1]}", f"1.000000e+00{match[1]}"]
     elif match := _DENSE.fullmatch(text):
-        is_bool, is_float = match[1].endswith("i1>"), _FLOAT_ELEMENT.search(match[1])
-        zero = "false" if is_bool else "0.000000e+00" if is_float else "0"
+        zero = "0.000000e+00" if _FLOAT_ELEMENT.search(match[1]) else "0"
+        if match[1].endswith("i1>"):
+            zero = "false"
         choices = [f"dense<{zero}>{match[1]}"]
     else:
         return []

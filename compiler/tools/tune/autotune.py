@@ -54,9 +54,10 @@ class TunedRecipe:
         self.recipe = recipe if saved is None else saved.recipe
 
     def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Searches with the inputs `tensors` and `numbers` of the first call; returns the new recipe, if another one.
+        """Searches with the inputs `tensors` and `numbers` of the first call; returns the new recipe.
 
-        Returns `None` at later calls, and at calls of other threads during the search. Warns if the search fails.
+        Returns `None` if the recipe stays the same, at later calls, and at calls of other threads during the search.
+        Warns if the search fails.
         """
         if self._done or not self._claim_search():
             return None
@@ -160,7 +161,7 @@ def _run_on_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
         try:
             return future.result()
         except BaseException:
-            trier.close()  # otherwise the thread would wait for the process, and this one for the thread
+            trier.close()  # otherwise the pool's thread would wait for the process, and the caller for this thread
             raise
 
 

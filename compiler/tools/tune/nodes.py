@@ -44,12 +44,19 @@ def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
     overrides: Any = captured.user_lowerings()
     artifact = compile_graph(captured.graph, with_counting(request.recipe), overrides, lowered.append)
     with torch_threads(request.recipe.threads), torch.no_grad():
-        seconds = {node.node: node.seconds for node in time_nodes(captured, artifact, request.seconds) if not node.into}
+        timed = time_nodes(captured, artifact, request.seconds)
+    seconds = {node.node: node.seconds for node in timed if not node.into}  # without nodes fused into others
     ops = {op.stable: op for op in captured.graph.operations}
-    assignments = {a.node: a for module in lowered for a in module.assignments if a.multiplies and a.node in seconds}
+    precisions = {
+        assignment.node: assignment.precision
+        for module in lowered
+        for assignment in module.assignments
+        if assignment.multiplies and assignment.node in seconds
+    }
     return NodesTimed(
         tuple(
-            TimedProduct(node, _op_and_shapes(ops[node]), a.precision, seconds[node]) for node, a in assignments.items()
+            TimedProduct(node, _op_and_shapes(ops[node]), precision, seconds[node])
+            for node, precision in precisions.items()
         )
     )
 
@@ -64,9 +71,9 @@ def _op_and_shapes(op: Op) -> str:
 class ErrorMeter:
     """Measures the errors of `captured` with single nodes in other precisions, in eager arithmetic.
 
-    The values of all nodes are stored, so that only the nodes that depend on the changed node are computed again,
-    unless they exceed `_MAX_STORED_BYTES`; then each measurement runs the whole program. Known errors are stored on
-    disk, under a hash of the program and its expected results, so that a cancelled search can be resumed.
+    The values of all nodes are stored, so that only the nodes that depend on the changed node are computed again. If
+    the values exceed `_MAX_STORED_BYTES`, each measurement runs the whole program instead. Measured errors are stored
+    on disk, under a hash of the program and its expected results, so that a cancelled search can be resumed.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:
@@ -77,7 +84,7 @@ class ErrorMeter:
         self._generator_states: dict[str, torch.Tensor] = {}
         self._symbols: dict[str, int] = {}
         self._key = ""
-        # The known errors by node and precision, and those of them that were read from the disk.
+        # The measured errors by node and precision, and the keys of those that were read from the disk.
         self._errors: dict[tuple[str, str], float] = {}
         self._stored: frozenset[tuple[str, str]] = frozenset()
 
@@ -98,9 +105,9 @@ class ErrorMeter:
         if measured:
             data = [MeasuredError(*key, error) for key, error in sorted(self._errors.items())]
             PRECISION_ERRORS.write(self._key, msgspec.msgpack.encode(data))
-        known = ((pair, self._errors.get((pair.node, pair.precision), -1.0)) for pair in request.pairs)
-        errors = tuple(MeasuredError(pair.node, pair.precision, error) for pair, error in known if error >= 0)
-        return ErrorsMeasured(errors, sum((pair.node, pair.precision) in self._stored for pair in request.pairs))
+        keys = [(pair.node, pair.precision) for pair in request.pairs]
+        errors = tuple(MeasuredError(*key, self._errors[key]) for key in keys if self._errors.get(key, -1.0) >= 0)
+        return ErrorsMeasured(errors, sum(key in self._stored for key in keys))
 
     def _compute_all(self) -> None:
         """Computes the program in eager, keeps the values of its nodes, and reads the errors that are on the disk."""
@@ -121,7 +128,8 @@ class ErrorMeter:
             serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints)
         )
         try:
-            stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[MeasuredError])
+            data = PRECISION_ERRORS.read(self._key)
+            stored = [] if not data else msgspec.msgpack.decode(data, type=list[MeasuredError])
         except msgspec.MsgspecError:
             stored = []
         self._errors = {(entry.node, entry.precision): entry.error for entry in stored}

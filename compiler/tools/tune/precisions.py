@@ -243,7 +243,7 @@ class PrecisionSearch:
 
     async def _search_budget(self, steps: Sequence[PrecisionStep]) -> None:
         """Tries choices within varying budgets until the error is near the limit, then some within smaller budgets."""
-        budget, passed, failed = _MARGIN * self.limit, 0.0, math.inf
+        budget, largest_passed, smallest_failed = _MARGIN * self.limit, 0.0, math.inf
         tried: list[dict[str, Precision]] = [{}]
         fastest = choose_within(steps, math.inf)
         while len(tried) <= _MAX_RECIPES and self._has_time():
@@ -253,17 +253,22 @@ class PrecisionSearch:
             tried.append(chosen)
             result = await self._try_precisions(chosen)
             is_within = not result.problem
-            passed, failed = (max(passed, budget), failed) if is_within else (passed, min(failed, budget))
+            if is_within:
+                largest_passed = max(largest_passed, budget)
+            else:
+                smallest_failed = min(smallest_failed, budget)
             if is_within and (chosen == fastest or result.error >= _NEAR_LIMIT * self.limit):
                 break
+            geometric_mean = math.sqrt(largest_passed * smallest_failed) if largest_passed else 0.0
             if result.error <= 0:  # the recipe failed for another reason; a smaller budget changes fewer products
-                budget = math.sqrt(passed * failed) if passed else failed / 2
+                budget = geometric_mean or smallest_failed / 2
                 continue
             budget *= _MARGIN * self.limit / result.error
-            if not passed < budget < failed:
-                budget = math.sqrt(passed * failed) if passed and failed < math.inf else budget
+            is_between = largest_passed < budget < smallest_failed
+            if not is_between and largest_passed and smallest_failed < math.inf:
+                budget = geometric_mean
         for fraction in _FRONT_BUDGETS:
-            chosen = choose_within(steps, fraction * (passed or self.limit))
+            chosen = choose_within(steps, fraction * (largest_passed or self.limit))
             if chosen not in tried and self._has_time():
                 tried.append(chosen)
                 await self._try_precisions(chosen)
@@ -274,7 +279,8 @@ class PrecisionSearch:
         One choice is always tried.
         """
         remaining = self.frame.seconds - self.elapsed
-        return self.chosen is None or remaining > (3 if self.chosen else 1) * self.max_trial_seconds
+        n_recipes = 3 if self.chosen else 1  # the final comparison compiles two recipes
+        return self.chosen is None or remaining > n_recipes * self.max_trial_seconds
 
     async def _try_precisions(self, chosen: dict[str, Precision]) -> RecipeTried:
         """Tries the recipe with these precisions, and keeps it if it is the fastest so far."""
@@ -299,8 +305,8 @@ class PrecisionSearch:
         self.report(
             Attempted(
                 self.frame.request, self.count, choice_texts, result.ratio, result.median, result.eager,
-                result.compile_seconds, result.problem, not result.problem and result.ratio < self.best_ratio,
-                self.elapsed, result.error,
+                result.compile_seconds, result.problem, best=not result.problem and result.ratio < self.best_ratio,
+                elapsed=self.elapsed, error=result.error,
             )
         )  # fmt: skip
         self.count += 1
@@ -309,6 +315,7 @@ class PrecisionSearch:
     async def _finish(
         self, first: RecipeTried, nodes: Sequence[NodePrecision], steps: Sequence[PrecisionStep]
     ) -> Tuned:
+        """Compares the best recipe with the first one, whose trial is `first`; returns the result of the search."""
         chosen, final = self.chosen or {}, RecipesCompared(1.0, 1.0, 1.0)
         best = self._recipe(chosen) if chosen or first.problem else self.frame.recipe
         if best != self.frame.recipe:
@@ -320,10 +327,10 @@ class PrecisionSearch:
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
         applied = tuple(replace(node, precision=recipe.precision_of(node.node)) for node in nodes)
         return Tuned(
-            self.frame.request, recipe, _choice_texts(chosen) if is_best else ("the first recipe",), self.count,
-            self.count,
-            self.best_ratio if is_best else first.ratio, final.ratio, final.low, final.high, self.elapsed,
-            (*self.notes, *notes), applied, estimated_front(steps),
+            self.frame.request, recipe, _choice_texts(chosen) if is_best else ("the first recipe",),
+            tried=self.count, size=self.count, ratio=self.best_ratio if is_best else first.ratio, gain=final.ratio,
+            gain_low=final.low, gain_high=final.high, seconds=self.elapsed, notes=(*self.notes, *notes),
+            nodes=applied, front=estimated_front(steps),
         )  # fmt: skip
 
     # ---- messages ----------------------------------------------------------------------------------------------------

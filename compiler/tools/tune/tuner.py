@@ -177,7 +177,7 @@ class Tuner:
         self.report(
             Attempted(
                 self.frame.request, self.count, choice_texts, result.ratio, result.median, result.eager,
-                result.compile_seconds, result.problem, is_best, self.elapsed, result.error,
+                result.compile_seconds, result.problem, best=is_best, elapsed=self.elapsed, error=result.error,
             )
         )  # fmt: skip
         self.count += 1
@@ -206,8 +206,9 @@ class Tuner:
         chosen = best if recipe is not self.frame.recipe else first
         gain = final if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
         return Tuned(
-            self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
-            self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
+            self.frame.request, recipe, self.space.words(chosen), tried=self.count, size=self.space.size,
+            ratio=self.ratios[chosen], gain=gain.ratio, gain_low=gain.low, gain_high=gain.high, seconds=self.elapsed,
+            notes=(*self.notes, *notes),
         )  # fmt: skip
 
 

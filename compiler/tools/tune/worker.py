@@ -1,7 +1,7 @@
 """Tries recipes on a loaded program: compiles each in a child process, compares it with eager, and times it.
 
-The process `serve` receives a `LoadForTuning` or a `LoadBundle`, loads a program, or reads a graph that another process
-wrote, then answers the requests of a search.
+The process `serve` loads the program of a `LoadForTuning`, or reads the graph of a `LoadBundle`, which another process
+wrote. Then it answers the requests of a search.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _describe_difference(captured: CapturedGraph, eager: Eager, program: LoadedP
 def _time_pairs(
     captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: TryRecipe
 ) -> tuple[list[float], list[float]]:
-    """Returns the seconds of interleaved compiled and eager runs; of one pair if the recipe is clearly not the best."""
+    """Returns the seconds of interleaved runs, compiled and eager; of one pair if the recipe is clearly too slow."""
     compiled_seconds: list[float] = []
     eager_seconds: list[float] = []
     deadline = time.monotonic() + _TIMING_SECONDS
@@ -286,6 +286,7 @@ def _load_bundle(load_message: LoadBundle) -> Any:
 
 
 def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
+    """Returns the captured graph of the message; `None` if it fails, after a `FailureReply`."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program
