@@ -103,8 +103,7 @@ def _pool_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
     window = [node.args[1]] if isinstance(node.args[1], int) else list(node.args[1])
     if len(window) == 1:
         window *= spatial_dims
-    result = next(meta for meta in node.metas if meta is not None)
-    return float(prod(result.shape) * prod(window))
+    return float(prod(shape(node)) * prod(window))
 
 
 # Op classes with the same count.
