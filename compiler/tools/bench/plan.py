@@ -211,7 +211,7 @@ def unsupported_reason(side: str, case: BenchCase) -> str:
     return ""
 
 
-# The sides of `CONSTANT_WEIGHTS` that have training, but not with constant weights.
+# Sides whose weights are constants, which a training step would change.
 _SIDES_WITH_CONSTANTS = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
 # The precisions of the sides that do not have all of them, and the reasons why they do not have the others.
 _PRECISIONS_BY_SIDE: dict[str, tuple[BenchPrecision, ...]] = {

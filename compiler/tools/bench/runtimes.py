@@ -150,7 +150,7 @@ def _pack_weights(path: Path, packed_path: Path, bits: int) -> None:
 
 
 def _onnx_weights(path: Path) -> Iterator[torch.Tensor]:
-    """Returns the matrices [n, k] of a model of `_pack_weights`, as floats."""
+    """Yields the matrices [n, k] of a model of `_pack_weights`, as floats."""
     import onnx
 
     model = onnx.load(str(path))
@@ -167,6 +167,7 @@ def _onnx_weights(path: Path) -> Iterator[torch.Tensor]:
 
 
 def _input_names(path: Path) -> list[str]:
+    """Returns the names of the inputs of the ONNX model at `path`."""
     import onnx
 
     return [value.name for value in onnx.load(str(path), load_external_data=False).graph.input]
@@ -200,7 +201,7 @@ def _load_openvino(
 
 
 def _openvino_weights(model: Any) -> Iterator[torch.Tensor]:
-    """Returns the constant matrices that a model multiplies by, as OpenVINO makes floats of them."""
+    """Yields the constant matrices that a model multiplies by, as OpenVINO makes floats of them."""
     import openvino
 
     core = openvino.Core()

@@ -258,7 +258,9 @@ class Rewriter:
         return self.replace_by_arguments(values) and self.remove_unreachable()
 
     def remove_unreachable(self) -> bool:
-        """Removes blocks without predecessors; joins a block with its only predecessor if it is the only successor."""
+        """Removes blocks that the entry block does not reach; joins a block with its only successor, if no other op
+        branches to that one.
+        """
         removed_values: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
             reached, pending = set[Block](), region.blocks[:1]

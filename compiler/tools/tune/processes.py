@@ -63,7 +63,8 @@ class TryRecipe(Message, frozen=True):
 class RecipeTried(Reply, frozen=True):
     """The median ratio of compiled to eager time in paired runs, and the median times of both in seconds.
 
-    If the recipe failed, `problem` is the reason. `error` is as in `Attempted`.
+    If the recipe failed, `problem` is the reason. `compile_seconds` is the time of its compilation. `error` is the
+    greatest error of an output, relative to eager in float32; -1 unless the recipe has reduced precisions.
     """
 
     ratio: float = 0.0
@@ -103,7 +104,10 @@ class TimeNodes(Message, frozen=True):
 
 
 class TimedProduct(msgspec.Struct, frozen=True):
-    """The time of a node that multiplies, in seconds; `kind` is its op and shapes, `precision` as in `Assignment`."""
+    """The time of a node that multiplies, in seconds.
+
+    `kind` is its op and shapes; `precision` is the precision that it computes in, such as "bf16".
+    """
 
     node: str
     kind: str
