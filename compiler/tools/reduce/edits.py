@@ -258,8 +258,9 @@ class Rewriter:
         return self.replace_by_arguments(values) and self.remove_unreachable()
 
     def remove_unreachable(self) -> bool:
-        """Removes blocks that the entry block does not reach; joins a block with its only successor, if no other op
-        branches to that one.
+        """Removes blocks that the entry block does not reach, and joins a block with its only successor.
+
+        No other op may branch to that successor.
         """
         removed_values: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
