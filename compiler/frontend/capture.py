@@ -422,7 +422,7 @@ def record_export(
         recorder.record(
             AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), unseeded=unseeded), tensors
         )
-        # Any tensors, since `name_results` only needs to know where each is in the value that the program returns.
+        # Any tensors will do: `name_results` only compares them by identity with those in the value of the program.
         results = [torch.empty(0) for _ in range(program.call_spec.out_spec.num_leaves)]
         name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
@@ -444,7 +444,7 @@ def _is_state(spec: InputSpec) -> bool:
 
 
 def _drop_constants(program: torch.export.ExportedProgram) -> list[InputSpec]:
-    """Removes inputs that are not tensors, which `torch.export` has made constants; returns the remaining inputs."""
+    """Removes inputs that are not tensors: `torch.export` made them constants. Returns the specs of other inputs."""
     tensor_specs = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
         if isinstance(spec.arg, TensorArgument):

@@ -94,7 +94,7 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
-    """Returns the names that a choice of a lowering may have. Raises `OptionError` if `choice` has another one."""
+    """Returns the names of all registries. Raises `OptionError` if the lowering of `choice` is not one of them."""
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER_REGISTRY
 

@@ -85,7 +85,7 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Returns `x[:, mask]`; all other subscripts are left unchanged."""
+    """Returns `x` subscripted by one mask, such as `x[:, mask]`; calls with other subscripts stay unchanged."""
     subscripts = [(axis, subscript) for axis, subscript in enumerate(indices) if subscript is not None]
     if len(subscripts) != 1:
         return NotImplemented

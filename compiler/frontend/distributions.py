@@ -140,7 +140,7 @@ def _compute_type(dtype: torch.dtype) -> torch.dtype:
 def _multiply_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
     """Returns `bits * count >> 63` for numbers below 2**63, by products of 32-bit halves.
 
-    Their sum fits in an unsigned 64-bit integer: it may wrap in int64, so it is shifted as an unsigned number.
+    The sum `middle` fits in an unsigned 64-bit integer, but may wrap in int64, so it is shifted as an unsigned number.
     """
     half = (1 << 32) - 1
     (high, low), (upper, lower) = (bits >> 32, bits & half), (count >> 32, count & half)
@@ -272,7 +272,10 @@ def rrelu(
     training: bool = False,
     _generator: object = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Returns `x`, its negative elements times slopes in [`low`, `high`), random in training, and the slopes."""
+    """Returns `x` with its negative elements times slopes, and the slopes.
+
+    In training, slopes are random in [`low`, `high`). Otherwise the slope is their mean, and the second result `noise`.
+    """
     if _generator is not None:
         return NotImplemented
     if not training:

@@ -46,8 +46,9 @@ Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
 class ImportedGraph:
-    """An imported graph: its placeholders are parameters, buffers and constants, then inputs in `arguments` order.
+    """An imported graph: its placeholders are parameters, buffers and constants, then inputs.
 
+    Inputs are in the order of `arguments`, the names that `argument_order` returns.
     Tensors are associated with placeholders, not with positions, so a script may delete or move placeholders.
     """
 
@@ -214,9 +215,7 @@ class DynamoCompiler:
 
     @property
     def traced(self) -> dict[str, torch.Tensor]:
-        """The values of the nodes that `trace` names, by tag, from the last call of the function that `dynamo_run`
-        returned.
-        """
+        """The values of the nodes that `trace` names, by tag, from the last call of the result of `dynamo_run`."""
         return self.trace.values
 
     # ---- importers ---------------------------------------------------------------------------------------------------

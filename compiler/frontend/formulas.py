@@ -131,18 +131,19 @@ def attention_backward(
     if dropout_p:
         return NotImplemented
     softmax_scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
-    q_, k_, v_, g_, out_ = (t.to(compute_type) for t in (q, k, v, gradient, out))
-    k_, v_ = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k_, v_))
-    scores = _scores(q_, k_, is_causal, attn_mask, softmax_scale)
+    dtype, compute_type, repeats = q.dtype, torch.promote_types(q.dtype, torch.float32), q.size(1) // k.size(1)
+    q, k, v, gradient, out = (t.to(compute_type) for t in (q, k, v, gradient, out))
+    k, v = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k, v))
+    scores = _scores(q, k, is_causal, attn_mask, softmax_scale)
     weights = (scores - log_sums.to(compute_type).unsqueeze(-1)).exp()
     weights = weights.masked_fill(scores == -math.inf, 0)
-    weights_gradient = g_ @ v_.transpose(-2, -1)
-    scores_gradient = weights * (weights_gradient - (g_ * out_).sum(-1, keepdim=True)) * softmax_scale
-    gradients = (scores_gradient @ k_, scores_gradient.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
-    summed = (gradients[0], *(_sum_over_repeats(t, repeats) for t in gradients[1:]))
+    weights_gradient = gradient @ v.transpose(-2, -1)
+    scores_gradient = weights * (weights_gradient - (gradient * out).sum(-1, keepdim=True)) * softmax_scale
+    q_gradient = scores_gradient @ k
+    k_gradient, v_gradient = scores_gradient.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ gradient
+    gradients = (q_gradient, *(_sum_over_repeats(t, repeats) for t in (k_gradient, v_gradient)))
     # Eager's results are stored as [batch, length, heads, width].
-    return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in summed)
+    return tuple(t.to(dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gradients)
 
 
 def _scores(

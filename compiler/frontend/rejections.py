@@ -1,4 +1,4 @@
-"""Rejects graphs with unsupported inputs, and makes compiled code reject the calls that eager rejects, with its errors.
+"""Rejects graphs with unsupported inputs, and makes compiled code raise eager's errors for calls that eager rejects.
 
 Two checks find calls that eager may reject. While AOTAutograd traces a graph, each ATen op on small tensors is called
 once in eager on plain values (zeros and ones) of the same shapes and dtypes; if an op raises, the graph is suspected.

@@ -60,7 +60,7 @@ class ResamplingScale:
 def resample_images(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; given scales determine the steps.
+    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; `_source_step` uses their `scales`.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
     those of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays

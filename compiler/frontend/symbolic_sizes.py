@@ -103,9 +103,9 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Returns a node that computes the symbolic float `node` as a tensor.
+    """Returns a node that computes the symbolic float `node` as a tensor; `tensors` caches the results.
 
-    Returns None if an op of its computation has no counterpart for tensors. Both are cached in `tensors`.
+    Returns None if an op of the computation has no counterpart for tensors.
     """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
@@ -272,8 +272,8 @@ _SLICE_TO_END = 2**63 - 1
 def record_slices(node: Node, symbols: GraphSymbols) -> None:
     """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
 
-    PyTorch may make new symbols for them if a position of the slice is symbolic. Positions are clamped to their dim,
-    like eager's.
+    PyTorch may make new symbols for the size and the offset if a position of the slice is symbolic. Positions are
+    clamped to their dim, like eager's.
     """
     if node.target not in (_SLICE, _SELECT) or not node.meta.get("unbacked_bindings"):
         return
@@ -291,8 +291,10 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
             symbols.define(value.storage_offset(), offset + clamp(node.args[2], length - 1) * stride)
             return
         start, stop, step = (*node.args[2:], None, None, None)[:3]
-        begin, end = clamp(start or 0, length), length if stop in (None, _SLICE_TO_END) else clamp(stop, length)
+        begin = clamp(start or 0, length)
+        end = length if stop in (None, _SLICE_TO_END) else clamp(stop, length)
+        step = step or 1
         symbols.define(value.storage_offset(), offset + begin * stride)
-        symbols.define(value.shape[dim], (largest(end - begin, 0) + (step or 1) - 1) // (step or 1))
+        symbols.define(value.shape[dim], (largest(end - begin, 0) + step - 1) // step)  # rounded up
     except UnknownSymbolError:
         return

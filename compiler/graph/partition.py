@@ -89,7 +89,7 @@ MIN_NODES = 8
 # parts compile faster, but more values go through memory from one part to the next.
 MAX_MAIN_NODES = 256
 PART_NODES = 96
-# The name of the functions of parts.
+# The name of the functions of parts. A part's label has the form of a list item's, `part.0`.
 PART = "part"
 
 # The shortest module path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
@@ -166,8 +166,10 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     readers = _reader_names([*ops, graph.output])
     ops, reader_of = _move_constants_to_readers(ops, readers, kinds)
-    runs = _split_long_runs(_unlabel_unique(_runs(ops, readers, reader_of), kinds), readers)
-    runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
+    runs = _unlabel_unique(_runs(ops, readers, reader_of), kinds)
+    runs = _split_long_runs(runs, readers)
+    if len(ops) < len(graph.operations):
+        runs = _add_observers(runs, graph)
     keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
     for run, key in zip(runs, keys, strict=True):
@@ -211,7 +213,7 @@ def _move_constants_to_readers(
     for op in ops:
         if op.name in reader_of:
             continue
-        # Visits `op`, then the moved ops that it reads, then those that they read; the order is the reverse.
+        # The walk visits each reader before the moved ops that it reads, so the graph's order is the reverse.
         pending, reversed_order = [op], list[Op]()
         while pending:
             reversed_order.append(pending.pop())
@@ -246,19 +248,19 @@ def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]], reader_of: 
 
 def _add_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
     """Returns the runs with the graph's `ObserveOp`s, each after the node that it follows in the graph."""
-    followers: dict[str, list[Op]] = {}
-    last = ""
+    observers: dict[str, list[Op]] = {}
+    predecessor = ""
     for op in graph.operations:
         if isinstance(op, ObserveOp):
-            followers.setdefault(last, []).append(op)
+            observers.setdefault(predecessor, []).append(op)
         else:
-            last = op.name
-    readers, with_observers = _reader_names(graph.body), []
+            predecessor = op.name
+    readers = _reader_names(graph.body)
+    with_observers = []
     for run in runs:
-        nodes = tuple(op for node in run.nodes for op in (node, *followers.get(node.name, ())))
-        with_observers.append(
-            _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, readers)) if run.label else _Run("", nodes, (), ())
-        )
+        nodes = tuple(op for node in run.nodes for op in (node, *observers.get(node.name, ())))
+        inputs, outputs = (_inputs(nodes), _outputs(nodes, readers)) if run.label else ((), ())
+        with_observers.append(_Run(run.label, nodes, inputs, outputs))
     return with_observers
 
 

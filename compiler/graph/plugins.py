@@ -97,8 +97,8 @@ RegistrationKey = tuple[RegistrationKind, str]
 
 _PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
-# Registries of modules that this one must not import, by module and function. Before the module is imported, a registry
-# has no entries.
+# The module and the function that return each registry of a module that this one must not import. Before the module is
+# imported, its registry has no entries.
 REGISTRIES: dict[RegistrationKind, tuple[str, str]] = {
     "MLIR pass": ("passes.base", "registered_passes"),
     "preset": ("protocol.presets", "plugin_preset_functions"),
@@ -211,7 +211,7 @@ def _pass_names(keys: Iterable[RegistrationKey]) -> list[str]:
 
 
 def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
-    """Returns the presets of the installed plug-ins and of `files`, which it loads: call it in a separate process."""
+    """Returns the presets of the installed plug-ins and of `files`. Loads both, so call this in a separate process."""
     from buddy.compiler.protocol import presets
 
     installed_plugins()

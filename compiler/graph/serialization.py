@@ -166,7 +166,7 @@ def substitute_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
 
 
 def with_static_sizes(node: NodeData, evaluate: Callable[[int | str], int]) -> NodeData:
-    """Returns `node` with each size replaced by its value; `evaluate` returns that of a size in plain form."""
+    """Returns `node` with each size replaced by its value. `evaluate(size)` takes a size in plain form."""
 
     def replace_sizes(value: Any) -> Any:
         if isinstance(value, dict):

@@ -153,7 +153,7 @@ def apply_operation(name: str, left: Dim, right: Dim) -> Dim:
 
 
 def is_nonnegative(size: Dim) -> bool:
-    """True if `size` is certainly not negative, so it has no subtraction and no symbol that may be negative."""
+    """True if `size` is certainly not negative: it has no subtraction, and no symbol that may be negative."""
     if isinstance(size, int):
         return size >= 0
     return all(factor > 0 and all(map(_is_nonnegative_atom, atoms)) for atoms, factor in size.terms)
