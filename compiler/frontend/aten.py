@@ -456,7 +456,7 @@ def input_origins(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[I
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """Returns torch's core ATen decompositions and those of this package, without those of ops that have an op class.
+    """Returns torch's core ATen decompositions and those of this package, except for ops that have an op class.
 
     Decompositions that plug-ins register have priority over all of these.
     """

@@ -226,7 +226,7 @@ def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
 def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph | None = None) -> torch.fx.GraphModule:
     """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged.
 
-    `module` is a Dynamo graph, or that of `aten`.
+    `module` is a Dynamo graph, or `aten.module`.
     """
     count_eager(aten, module.graph.nodes)
     reason = str(error).strip().partition("\n")[0]

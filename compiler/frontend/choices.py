@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\.\d+$")
 
 
 def choices_for_graph(graph: Graph, recipe: Recipe, is_whole: bool, has_user_registry: bool = False) -> Recipe:
-    """Returns `recipe` with choices and precisions for nodes of `graph` only; those of a node override those of its op.
+    """Returns `recipe` with its choices and precisions by node of `graph`; the choice of a node overrides its op's.
 
     Raises `OptionError` for an unknown op or registry, and for a registry that does not lower the op. If the graph
     `is_whole`, also raises it for an unknown node, and warns of a known op that the graph does not have: pieces and

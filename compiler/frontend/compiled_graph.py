@@ -147,11 +147,11 @@ class CompiledGraph:
         return self._program.lend(tensors, is_released)
 
     def bytes_of_inputs(self) -> dict[int, int]:
-        """Returns the bytes of memory that inputs should have for `lend`, by number; only of those with results."""
+        """Returns the bytes of memory that inputs should have for `lend`, by number; only inputs that get results."""
         return {} if self._program is None or self._symbols else self._program.bytes_of_inputs
 
     def result_bytes(self) -> dict[int, int]:
-        """Returns the bytes of the results that are tensors of their own, by position; not of those of dynamic size."""
+        """Returns the bytes of results that are tensors of their own, by position; empty if the graph has symbols."""
         if self._program is None or self._symbols:
             return {}
         sizes = self._program.result_bytes
@@ -173,7 +173,10 @@ class CompiledGraph:
             self._program.free_after_use(source)
 
     def _own_results(self) -> dict[int, int]:
-        """Returns the number of the computed tensor of each result that is a tensor of its own, by position."""
+        """Returns the number of the computed tensor of each result that is a tensor of its own, by position.
+
+        Compiled code computes such a result, and no other result is the same tensor.
+        """
         sources = self._results.sources(len(self._aten.input_of)) or ()
         return {
             position: source
@@ -241,6 +244,7 @@ def _may_specialise(
 def _load(
     artifact: Artifact, frozen: bool = False, releases: bool = False, scratch: WorkArena | None = None
 ) -> LoadedProgram:
+    """Loads an artifact as a program that `refreeze` updates."""
     program = LoadedProgram(artifact, frozen, releases=releases, scratch=scratch)
     with _programs_lock:
         _programs.add(program)

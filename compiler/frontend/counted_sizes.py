@@ -161,9 +161,11 @@ def _sum_of_counts(repeats: torch.Tensor) -> Size:
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     """Returns the number of occurrences of each integer, or the sum of their weights."""
-    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     if _is_empty(x):
         return x.new_zeros([minlength], dtype=torch.int64)
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
     length = torch.where(x.min() < 0, -1, (x.max().to(torch.int64) + 1).clamp(min=minlength))
     size = _read_size(length, "bincount only supports 1-d non-negative integral inputs.")
     element_weights = x.new_ones([], dtype=dtype).expand(x.shape) if weights is None else weights.to(dtype)
@@ -202,7 +204,9 @@ def unique_consecutive(
 ) -> tuple[torch.Tensor, ...]:
     """Like `unique`, but removes only equal neighbours, or equal neighbouring slices along a dim."""
     if _is_empty(x):
-        return _empty_result(x, x.shape if return_inverse else [0]) if dim is None else _empty_slices(x, dim)
+        if dim is not None:
+            return _empty_slices(x, dim)
+        return _empty_result(x, x.shape if return_inverse else [0])
     if x.is_complex() or (dim is not None and not x.dim()):
         return NotImplemented
     if dim is None:

@@ -37,7 +37,7 @@ class RandomBits:
     """Draws the random numbers of one node, in the memory order of its result.
 
     `seed` is a 0-d int64 tensor. Nodes that draw from the same seed have different numbers `stream`. `result` is a
-    tensor with the shape, strides and dtype of the node's result.
+    tensor with the form (shape, strides and dtype) of the node's result.
     """
 
     def __init__(self, seed: torch.Tensor, stream: int, result: torch.Tensor) -> None:
@@ -166,7 +166,7 @@ def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> 
     return register
 
 
-# A complex number has normally distributed parts, whose variances add up to its own.
+# A complex number has normally distributed parts, whose variances add up to the variance of the number.
 _PART_DEVIATION = math.sqrt(0.5)
 
 

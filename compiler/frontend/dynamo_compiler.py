@@ -89,6 +89,7 @@ class ImportedGraph:
         """
         n_inputs, n_placeholders = len(self.graph.inputs), len(self.graph.placeholders)
         if self._seed in self.graph.inputs and len(arguments) in (n_inputs - 1, n_placeholders - 1):
+            # The inputs are the last `n_inputs` tensors, once the seed is one of them.
             seed_position = len(arguments) + 1 - n_inputs + self.graph.inputs.index(self._seed)
             arguments = [*arguments[:seed_position], new_seed(), *arguments[seed_position:]]
         if len(arguments) not in (n_inputs, n_placeholders):

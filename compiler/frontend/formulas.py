@@ -79,7 +79,7 @@ def cdist_backward(
 
 
 def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
+    """Returns the gradient of `x`; `gradient` belongs to `distances`, the results of `pdist`."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
     def symmetric_matrix(values: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ def attention(
 ) -> torch.Tensor:  # fmt: skip
     """Returns attention's output and the logarithms of the softmax sums [batch, heads, length], as eager does.
 
-    The output is that of torch's decomposition, whose second result is the attention weights instead.
+    The output comes from torch's decomposition, whose second result, the attention weights, is not used.
     """
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
@@ -220,8 +220,11 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     margins = 1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)
     # Eager's kernel ignores margins that are NaN.
     losses = torch.where(has_margin & (margins > 0), margins, 0).sum((1, 2)) / classes
-    total = losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM or x.dim() < 2 else losses
-    return total, is_target.to(x.dtype).reshape(target.shape)
+    if reduction == _MEAN:
+        losses = losses.mean()
+    elif reduction == _SUM or x.dim() < 2:
+        losses = losses.sum()
+    return losses, is_target.to(x.dtype).reshape(target.shape)
 
 
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -342,7 +345,9 @@ def multi_margin_loss(
     if weight is not None:
         losses = losses * weight[labels]
     losses = losses.sum(1) / scores.size(1)
-    return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses.reshape(target.shape)
+    if reduction == _MEAN:
+        return losses.mean()
+    return losses.sum() if reduction == _SUM else losses.reshape(target.shape)
 
 
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -80,7 +80,10 @@ def share_memory(forward: ForwardGraph, backward: object, aten: GraphModule, scr
 
 
 def _positions_of_saved_tensors(results: Sequence[str], backward: GraphModule) -> dict[int, int]:
-    """Returns, by the number of each input of `backward` that is a saved tensor, its position in forward's `results`."""
+    """Returns the position of each saved tensor in the forward graph's `results`, by its number among the inputs.
+
+    These are the inputs of `backward`.
+    """
     inputs = [node.name for node in backward.graph.nodes if node.op == "placeholder"]
     return {number: results.index(name) for number, name in enumerate(inputs) if results.count(name) == 1}
 

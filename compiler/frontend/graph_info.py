@@ -261,10 +261,10 @@ def _captured_bytes(tensors: Sequence[Tensor]) -> int:
     counts = [tensor.numel() for tensor in tensors]
     if all(isinstance(elements, int) for elements in counts):
         return 0
-    known = [elements if isinstance(elements, int) else elements.node.hint for elements in counts]
-    if None in known:
+    captured_counts = [count if isinstance(count, int) else count.node.hint for count in counts]
+    if None in captured_counts:
         return 0
-    return sum(int(n) * tensor.element_size() for n, tensor in zip(known, tensors, strict=True))
+    return sum(int(count) * tensor.element_size() for count, tensor in zip(captured_counts, tensors, strict=True))
 
 
 def main_dtype(operations: list[Op]) -> str:

@@ -292,7 +292,7 @@ class SplitGraph:
         return [node for node in self._not_compiled() if computes_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
-        """Returns the nodes of pieces that run in eager, also of those that `compile_piece` has returned unchanged."""
+        """Returns the nodes of pieces that run in eager, also of pieces that `compile_piece` has returned unchanged."""
         eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
@@ -328,8 +328,8 @@ def computing_nodes(module: GraphModule) -> list[Node]:
 def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
     """Returns the pieces of a graph in the order in which they run.
 
-    The nodes in `reasons` run in eager. All pieces have the first reason, and the line of the first of these nodes, as
-    the reason and the line of the cut.
+    The nodes in `reasons` run in eager. The first reason, and the line of the first of these nodes, are the reason and
+    the line of the cut in all pieces.
     """
     levels = _assign_levels(aten.module, reasons)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}

@@ -210,8 +210,11 @@ def _is_rejected(
     def to_plain(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
-        is_inexact = value.dtype.is_floating_point or value.dtype.is_complex
-        fill = 1 if is_inexact else integer_fill if value.dtype is not torch.bool else 0
+        fill = integer_fill
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            fill = 1
+        elif value.dtype is torch.bool:
+            fill = 0
         return torch.full(value.shape, fill, dtype=value.dtype, device="cpu")
 
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.no_grad():

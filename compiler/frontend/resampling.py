@@ -1,8 +1,8 @@
 """Decomposes resampling of images (`upsample_*`) to the steps of eager's kernels, in their order.
 
 PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
-half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
-priority over any table of decompositions; `eager_dispatch.dispatch_like_eager` overrides them while a graph is traced.
+half precision by up to an eighth of a pixel. The Python dispatcher gives the decompositions of bilinear and bicubic
+resampling priority over any table; `eager_dispatch.dispatch_like_eager` overrides them while a graph is traced.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def resample_images(
     """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; `_source_step` uses their `scales`.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
-    those of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
+    the sizes of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
     unchanged, and so does a call in half precision, which eager rejects.
     """
     is_static = all(type(size) is int for size in (*x.shape[2:], *sizes))
@@ -82,8 +82,9 @@ def resample_gradient(
     gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
     scales: Sequence[float | None], kernel: ResamplingFilter,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns the gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
+    """Returns the gradient of images of `input_sizes` [n, channels, height, width].
 
+    `gradient` is the gradient of the resampled images, `sizes` are their height and width.
     Each element gets the gradients of the results that read it, times its weights. The result of linear resampling has
     the memory format of `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half
     precision, stays unchanged and runs in eager.
@@ -267,7 +268,7 @@ DISPATCHER_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_bicubic2d.vec: [_for_bytes_only(_accept_scale_list(_cubic))],
     aten.upsample_linear1d.vec: [_drop_ignored_scales(aten.upsample_linear1d.default, doubles=False)],
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
-    # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
+    # Only eager's kernel for images ignores scales of nearest resampling; kernels for 1 and 3 dims always use them.
     aten.upsample_nearest2d.vec: [_drop_ignored_scales(aten.upsample_nearest2d.default, doubles=True)],
 }
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

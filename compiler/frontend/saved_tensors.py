@@ -157,7 +157,7 @@ def recompute_cheap_values(joint: GraphModule, forward: set[Node]) -> None:
 def _copy_ops(ops: Sequence[Node], replacements: Mapping[Node, Node], reader: Node) -> Node:
     """Copies `ops`, which are in order, next to `reader`, a node of the backward graph; returns the last copy.
 
-    The copies read the values of `replacements` in place of its keys.
+    The copies read `replacements[node]` in place of `node`.
     """
     copies = dict(replacements)
     for op in ops:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The default of the option `summary`: "0" or "off" disables the line.
 SUMMARY_VARIABLE = "BUDDY_SUMMARY"
-# The ops in eager that the line names; of the others it gives the number.
+# The maximum number of ops in eager that the line names; the line counts the others.
 MAX_OPS = 6
 _log = logging.getLogger("buddy.summary")
 

@@ -113,7 +113,7 @@ def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | 
 
 
 def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Adds the node of `_as_tensor`, and those that it reads, to the graph; returns it, or None."""
+    """Adds the node that `_as_tensor` returns, and the nodes that it reads, to the graph; returns it, or None."""
     target = torch.sym_float if node.target is float else node.target
     if node.op != "call_function" or (target is not torch.sym_float and target not in _FLOAT_OPS):
         return None

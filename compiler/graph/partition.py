@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
@@ -29,8 +29,8 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_lengt
 
     A part has at most `3 * part_length / 2` nodes, unless all cuts there are impossible: a value that is not a single
     tensor is not passed from one part to another. `readers` maps a node's name to the names of its readers. A cut is
-    made where the fewest values are live, and of these where they have the fewest bytes: before a quantised tensor is
-    converted to floats, for instance, so that the next part converts it in the loops of its own ops.
+    made where the fewest values are live, and among such places where these have the fewest bytes: before a quantised
+    tensor is converted to floats, for instance, so that the next part converts it in the loops of its own ops.
     """
     live = _live_values(nodes, readers)
     parts: list[tuple[Op, ...]] = []
@@ -50,28 +50,28 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_lengt
 
 
 def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[tuple[float, int]]:
-    """Returns, for each node, how many results of `nodes` that later ones read are live before it, and their bytes.
+    """Returns, for each node, the number of values that are live before it, and their bytes.
 
-    The number is infinite if no cut is possible there. A size that is symbolic counts as 1.
+    A value is live from the node of `nodes` that computes it to the last node of `nodes` that reads it. The number is
+    infinite if no cut is possible before the node. A size that is symbolic counts as 1.
     """
     positions = {op.name: i for i, op in enumerate(nodes)}
     # At each position, the change of both numbers compared with the position before.
-    change = [(0, 0)] * (len(nodes) + 1)
+    count_change, bytes_change = [0] * (len(nodes) + 1), [0] * (len(nodes) + 1)
     is_cut_forbidden = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
         size = _result_bytes(op)
-        change[i + 1] = (change[i + 1][0] + 1, change[i + 1][1] + size)
-        change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
+        count_change[i + 1] += 1
+        bytes_change[i + 1] += size
+        count_change[last + 1] -= 1
+        bytes_change[last + 1] -= size
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
         if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
             is_cut_forbidden[i + 1 : last + 1] = [True] * (last - i)
-    live, count, size = list[tuple[float, int]](), 0, 0
-    for i in range(len(nodes)):
-        count, size = count + change[i][0], size + change[i][1]
-        live.append((float("inf") if is_cut_forbidden[i] else count, size))
-    return live
+    live = zip(is_cut_forbidden, accumulate(count_change), accumulate(bytes_change), strict=True)
+    return [(math.inf if is_forbidden else count, size) for is_forbidden, count, size in live][: len(nodes)]
 
 
 def _result_bytes(op: Op) -> int:

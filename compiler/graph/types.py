@@ -127,6 +127,7 @@ class TensorMeta:
             raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
         return getattr(self, key)
 
+    # A dataclass's own `__eq__` is false for objects of different classes, such as a `NodeMeta`.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorMeta) and (self.shape, self.dtype) == (other.shape, other.dtype)
 

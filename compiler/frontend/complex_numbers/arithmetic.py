@@ -184,7 +184,7 @@ def ne(out: torch.Tensor, x: Operand, y: Operand) -> torch.Tensor:
 
 
 def _to_bool_tensor(out: torch.Tensor, value: Operand) -> torch.Tensor:
-    """Returns a comparison as a tensor of the shape of `out`; that of two numbers is a bool."""
+    """Returns the result of a comparison as a tensor of the shape of `out`; for two numbers, `value` is a bool."""
     return value if isinstance(value, torch.Tensor) else torch.full(out.shape, value, dtype=torch.bool)
 
 

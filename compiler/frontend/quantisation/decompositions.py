@@ -184,7 +184,7 @@ def quantize_per_tensor(
     `scale` and `zero_point` are tensors of one element, `low` and `high` are numbers or such tensors.
     """
     wide = x.to(torch.float32)
-    # Eager computes the reciprocal in double precision, in Python, and multiplies in that of `wide`.
+    # Eager computes the reciprocal in double precision, in Python, and multiplies in the precision of `wide`.
     inverse = scale.to(torch.float64).reciprocal()
     steps = torch.round(wide * _single_number(inverse, wide.dtype)) + _single_number(zero_point, wide.dtype)
     return _clamp(steps, low, high).to(dtype)

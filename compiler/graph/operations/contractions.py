@@ -184,7 +184,7 @@ class SingularValuesOp(MatrixOp):
 
 
 class SingularValuesGradientOp(MatrixOp):
-    """The gradient of matrices, from that of their singular values."""
+    """The gradient of matrices, from the gradient of their singular values."""
 
     targets = ("buddy.singular_values_gradient.default",)
 
