@@ -312,7 +312,7 @@ def run_aot(
 
 
 class _AotCompilation:
-    """Compiles the ATen graphs of one Dynamo graph; the arguments are those of `run_aot`.
+    """Compiles the ATen graphs of one Dynamo graph, `dynamo`; `table` has the decompositions. See `run_aot`.
 
     AOTAutograd may compile the backward graph at a later call.
     """
@@ -339,8 +339,7 @@ class _AotCompilation:
 
     def compiler_of(self, kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
         """Returns the function that AOTAutograd calls to compile graphs of `kind`."""
-        # Imported here: a program whose graph is known from an earlier session is not captured, and the import takes
-        # long.
+        # Imported here: the import takes long, and a program whose graph is known from earlier is not captured.
         from torch._functorch.aot_autograd import make_boxed_func
 
         def compile_one(aten: GraphModule, _: object) -> Runner:
@@ -379,9 +378,9 @@ class _AotCompilation:
         return run, lend
 
     def _decompose_random(self, aten: GraphModule, kind: GraphKind) -> GraphModule | None:
-        """Replaces random ops by bits from a seed, unless `fallback_random`; returns the graph without a seed input.
+        """Replaces random ops by bits from a seed, unless `fallback_random`.
 
-        Returns None if the graph has no seed.
+        Returns a copy of the original graph, or None if the graph needs no seed as input.
         """
         if self._fallback_random:
             return None

@@ -212,36 +212,35 @@ def _match_scaled_difference(node: Op) -> _Dequantised | None:
         raise _MismatchError(f"the zero points of {integers} are floats")
     if isinstance(zero, float):
         raise _MismatchError(f"the zero point of {integers} is the float {zero}")
-    (scale, scale_axis), (zero, zero_axis) = _locate_axis(scale, shape), _locate_axis(zero, shape)
-    if isinstance(scale, int):
-        scale = float(scale)
-    axes = {axis for axis in (scale_axis, zero_axis) if axis is not None}
+    axes = {axis for axis in (_find_axis(scale, shape), _find_axis(zero, shape)) if axis is not None}
     if len(axes) > 1:
         raise _MismatchError(f"the scales and the zero points of {integers} are along different dims")
+    if isinstance(scale, int):
+        scale = float(scale)
     return _Dequantised(integers, dtype, scale, zero, next(iter(axes), None))
 
 
-def _locate_axis(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
-    """Returns `value`, a scale or a zero point of a tensor of `shape`, and its axis, `None` for a number.
+def _find_axis(parameter: Any, shape: Sequence[Any]) -> int | None:
+    """Returns the dim of a tensor of `shape` along which its scale or zero point has one element per index.
 
-    A 1-D `value` has one element for each index along the axis. Raises `_MismatchError` for floats that are not f32,
-    and for a tensor with elements along several dims of `shape`.
+    Returns `None` for a number. Raises `_MismatchError` for floats that are not f32, and for a tensor with elements
+    along several dims of `shape`.
     """
-    if not isinstance(value, Op):
-        return value, None
-    meta = value.tensor_meta
+    if not isinstance(parameter, Op):
+        return None
+    meta = parameter.tensor_meta
     if meta.dtype.is_float and meta.dtype is not TensorDType.Float32:
-        raise _MismatchError(f"the scales {value} are of type {meta.dtype.value}")
+        raise _MismatchError(f"the scales {parameter} are of type {meta.dtype.value}")
     offset = len(shape) - len(meta.shape)
     axes = [offset + i for i, size in enumerate(meta.shape) if size != 1]
     if not axes:
         # The only element belongs to any dim of size 1, if there is one.
         axes = [i for i, size in enumerate(shape) if size == 1][:1]
         if axes:
-            return value, axes[0]
+            return axes[0]
     if len(axes) != 1 or meta.shape[axes[0] - offset] != shape[axes[0]] or is_dynamic(meta.shape):
-        raise _MismatchError(f"{value} has shape {list(meta.shape)}: not one element for each index of one dim")
-    return value, axes[0]
+        raise _MismatchError(f"{parameter} has shape {list(meta.shape)}: not one element for each index of one dim")
+    return axes[0]
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
