@@ -45,7 +45,7 @@ _Choice = TypeVar("_Choice", OpChoice, PrecisionChoice)
 def _expand(graph: Graph, choices: Mapping[str, _Choice], option: str, is_whole: bool) -> tuple[_Choice, ...]:
     """Returns the choices for the nodes of `graph`, sorted.
 
-    `choices` are by the name of a node or op; a choice for a node overrides that for its op. `option` is the name of
+    `choices` are by the name of a node or op; a node's choice overrides the choice of its op. `option` is the name of
     the option in messages.
     """
     by_op: dict[str, _Choice] = {}

@@ -167,7 +167,7 @@ class CompiledGraph:
             self._program.reserve(source, size)
 
     def free_after_use(self, position: int) -> None:
-        """Makes memory of later tensors at `position` of the results be freed with them, instead of being reused."""
+        """Makes later tensors at `position` of the results free their memory, instead of keeping it for reuse."""
         source = self._own_results().get(position)
         if self._program is not None and source is not None:
             self._program.free_after_use(source)
@@ -230,8 +230,8 @@ def _may_specialise(
 ) -> bool:
     """True if frequent sizes get separate code.
 
-    They do not with `verify` and `tune`, which check only the code for all sizes; nor with weights whose memory is
-    released; nor with a script's registrations, which the compiling process lacks.
+    They get none with `verify` or `tune`, which check only the code for all sizes; with weights whose memory is
+    released; and with a script's registrations, which the compiling process lacks.
     """
     releases = settings.releases and settings.freezes(training)
     is_plain = settings.verify == "off" and not settings.tune and not releases
@@ -254,7 +254,7 @@ def _load(
 def _load_specialised(general: LoadedProgram, artifact: Artifact) -> LoadedProgram | None:
     """Returns a program with frozen weights for one set of sizes, which shares the packed weights of `general`.
 
-    Returns `None` if it would need much memory for copies of its own: there may be many sets of sizes.
+    Returns `None` if the program would need much memory for copies of its own: there may be many sets of sizes.
     """
     packed = {(a.source, a.spec) for a in artifact.arguments if a.pack}
     if sum(spec_bytes(spec) for _, spec in packed - general.packed_specs) > _MAX_OWN_BYTES:

@@ -26,7 +26,7 @@ _MAX_COMPARISONS = 1 << 22
 def _read_size(number: torch.Tensor, message: str = "") -> Size:
     """Returns the size in `number`, a 0-d int64 tensor.
 
-    If `message` is given, the program raises an error with it for a negative number.
+    With a `message`, the program raises an error with this text for a negative number.
     """
     with _allow_number_reads(number):
         size: Any = number.item()
@@ -286,7 +286,7 @@ CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 
 def keep_numbers_in_tensors(module: GraphModule) -> None:
-    """Replaces each tensor that is made of a number, which was read out of a tensor, by that tensor.
+    """Replaces each tensor made of a number that is read out of a first tensor by the first tensor, converted.
 
     Otherwise the graph would be cut where the number is read.
     """

@@ -125,8 +125,8 @@ def attention_backward(
     """Returns the gradients of q, k and v [batch, heads, length, width].
 
     `out` and `log_sums` [batch, heads, length] are the results of the forward pass. Recomputes the attention weights
-    from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. q may
-    have a multiple of the heads of k and v, each of which several heads of q then read.
+    from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. If q
+    has a multiple of the heads of k and v, several heads of q read one head of k and v.
     """
     if dropout_p:
         return NotImplemented

@@ -96,7 +96,7 @@ class FrequentSizes:
 def _add_program(
     owner: weakref.ref[FrequentSizes], symbols: Mapping[str, int], submitted: float, artifact: Artifact
 ) -> None:
-    """Adds an artifact that was submitted at the time `submitted` to its graph, unless the graph is released."""
+    """Adds an artifact to its graph, unless the graph is released. `submitted` is the time of the submission."""
     frequent = owner()
     if frequent is not None:
         frequent.add(symbols, artifact, time.monotonic() - submitted)

@@ -89,7 +89,7 @@ def _positions_of_saved_tensors(results: Sequence[str], backward: GraphModule) -
 
 
 def lend_saved_tensors(run: Runner, lend: Lend) -> Runner:
-    """Returns `run`, a backward graph, with the arguments as a list; it may write results to its arguments' memory."""
+    """Returns a function that calls `run`, a backward graph, with a list of arguments, whose memory `lend` lends."""
 
     def call(arguments: list[Any]) -> Any:
         # AOTAutograd has released the saved tensors: from here on, only `inputs` refers to them.

@@ -66,7 +66,7 @@ def _draws_numbers(node: Node) -> bool:
 
 
 def remove_repeated_draws(backward: GraphModule) -> None:
-    """Removes the random ops that the forward graph has already run, and what only they read.
+    """Removes the random ops that the forward graph has already run, and the nodes that only these ops read.
 
     AOTAutograd copies them into both graphs, because ops that draw numbers are not removed if they are unused.
     """
@@ -241,7 +241,7 @@ def save_row_major(joint: GraphModule) -> None:
 def _incompatible_views(joint: GraphModule, forward: set[Node], values: dict[Node, Any]) -> list[Node] | None:
     """Returns the views of the backward graph that are not possible if it reads `values`, which have other strides.
 
-    Runs the ops that depend on them on fake tensors, for the strides of their results. (The metadata keeps eager's
+    Runs the ops that depend on `values` on fake tensors, for the strides of their results. (The metadata keeps eager's
     strides, which the graph's results have.) Returns `None` if an op reads memory by strides.
     """
     views = list[Node]()

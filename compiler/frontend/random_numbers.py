@@ -138,9 +138,9 @@ def restores_states(module: GraphModule) -> bool:
 class _RandomRewriter:
     """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it.
 
-    Each replaced op has another stream of the seed. PyTorch's checkpoints draw the same numbers twice from one state of
-    the generator. In place of that state, the first op returns a separate seed, derived from the graph's, from which
-    both ops draw their stream 0.
+    Each replaced op has a separate stream of the seed. PyTorch's checkpoints draw the same numbers twice from one state
+    of the generator. In place of that state, the first op returns a separate seed, derived from the graph's seed; both
+    ops draw stream 0 of it.
     """
 
     def __init__(self, module: GraphModule, emitter: NodeEmitter, draws_seed: bool) -> None:
@@ -208,7 +208,7 @@ class _RandomRewriter:
     def _value(self, node: Node, random_op: _RandomOp) -> torch.Tensor | None:
         """Returns the fake result of the random op.
 
-        It is computed here for an op inside a higher-order op, because PyTorch records no result for these.
+        It is computed here for an op inside a higher-order op, because PyTorch records no result for such an op.
         """
         if node.target is random_op.op:
             return node.meta["val"]

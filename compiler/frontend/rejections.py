@@ -75,8 +75,8 @@ def _unsupported(node: Node, layout: torch.layout) -> UnsupportedGraphError:
 def _check_tangents() -> None:
     """Raises `UnsupportedGraphError` inside `forward_ad.dual_level()`, where inputs may have tangents.
 
-    Compiled code would drop them: neither the graph nor the dispatch keys of a tensor show a tangent, and TorchDynamo
-    does not compile again for it. The guard makes it compile again when the level changes.
+    Compiled code would drop tangents: neither the graph nor the dispatch keys of a tensor show them, and TorchDynamo
+    does not compile again for them. The guard makes TorchDynamo compile again when the level changes.
     """
     context = TracingContext.try_get()
     if context is not None:
@@ -251,7 +251,7 @@ def _add_location(error: Exception, node: Node) -> None:
 class _OrderedBags(TorchDispatchMode):
     """Raises for sums and means of bags whose offsets decrease.
 
-    Eager only rejects these with several threads. With one thread, it reads memory outside of the tensors.
+    Eager only rejects such bags with several threads. With one thread, it reads memory outside of the tensors.
     """
 
     def __torch_dispatch__(

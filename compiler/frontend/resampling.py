@@ -60,7 +60,7 @@ class ResamplingScale:
 def resample_images(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; `_source_step` uses their `scales`.
+    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; `_source_step` explains `scales`.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
     the sizes of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
@@ -84,10 +84,10 @@ def resample_gradient(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradient of images of `input_sizes` [n, channels, height, width].
 
-    `gradient` is the gradient of the resampled images, `sizes` are their height and width.
-    Each element gets the gradients of the results that read it, times its weights. The result of linear resampling has
-    the memory format of `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half
-    precision, stays unchanged and runs in eager.
+    `gradient` is the gradient of the resampled images, `sizes` are their height and width. Each element gets the
+    gradients of the results that read it, times its weights. The result of linear resampling has the memory format of
+    `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half precision, stays unchanged
+    and runs in eager.
     """
     if gradient.dtype in (torch.float16, torch.bfloat16) or not all(type(n) is int for n in (*input_sizes, *sizes)):
         return NotImplemented
@@ -144,7 +144,7 @@ def _antialiased_weight_row(index: int, scale: ResamplingScale, kernel: Resampli
 def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
     """Resamples in fixed point: weights are 16-bit integers, and the largest weight determines their fraction bits.
 
-    As in eager's kernel, these are at most `_MAX_FRACTION_BITS`, and as many as keep the weights below 2**15.
+    As in eager's kernel, there are at most `_MAX_FRACTION_BITS`, and as many as keep the weights below 2**15.
     """
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
     fraction_bits = next(
@@ -163,7 +163,7 @@ def _weighted_sums(
 ) -> torch.Tensor:
     """Returns the weighted sums along `dim`: element `i` of the result has the weights `rows[i]`, by source position.
 
-    `convert` makes numbers of the type of `x` of the weights. Sums are computed tap by tap, so shorter rows are padded
+    `convert` converts a weight to a number of the type of `x`. Sums are computed tap by tap, so shorter rows are padded
     with weights of 0.
     """
     taps = max((len(row) for row in rows), default=0)

@@ -144,7 +144,7 @@ class GraphResults:
 
     @property
     def are_computed(self) -> bool:
-        """True if compiled code returns the results of a call as they are."""
+        """True if the results of a call are the tensors that compiled code returns, unchanged and in order."""
         in_order = self._plan == [_Computed(number) for number in range(len(self._strides))]
         return in_order and all(strides is None for strides in self._strides)
 

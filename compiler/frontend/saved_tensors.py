@@ -1,4 +1,4 @@
-"""Marks the values that a forward graph saves for its backward graph, and recomputes cheap ones instead.
+"""Marks the values that a forward graph saves for its backward graph, which recomputes cheap values instead.
 
 `protocol.TrainingRole` lists the marks.
 
@@ -34,7 +34,7 @@ _DRAW_AGAIN = torch.ops.higher_order.run_with_rng_state
 
 
 def mark_training_roles(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
-    """Marks the nodes of a forward and its backward graph that pass a value on, or compute it in both graphs.
+    """Marks the nodes that pass a value from a forward to its backward graph, or compute a value in both graphs.
 
     The results of `forward` after the first `n_results` are saved for `backward`, whose other inputs are the incoming
     gradients. PyTorch's partitioners give an input, and a node that is computed again, the name of the forward node.
@@ -200,7 +200,7 @@ def _sources_of(ops: Sequence[Node]) -> Iterator[Node]:
 def _clone_of(primal: Node, joint: GraphModule, clones: dict[Node, Node]) -> Node:
     """Returns a clone of an input in the forward graph, one of `clones` if it has been cloned before.
 
-    A program may write to an input after the forward pass if eager does not save it.
+    A program may write to an input after the forward pass if eager does not save the input.
     """
     if primal not in clones:
         last_input = next(node for node in reversed(joint.graph.nodes) if node.op == "placeholder")
@@ -211,7 +211,7 @@ def _clone_of(primal: Node, joint: GraphModule, clones: dict[Node, Node]) -> Nod
 
 
 def _is_small(source: Node, node: Node) -> bool:
-    """True if `source` is a tensor with far fewer elements than `node`, so that it can be saved in its place.
+    """True if `source` is a tensor with far fewer elements than `node`, so that it can be saved in place of `node`.
 
     A view is not saved, because it shares its memory with an input that the program may write to.
     """

@@ -106,8 +106,8 @@ def embedding_bag(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Returns the bags [bags, width], computed by the op for inference, and the values that the backward pass needs.
 
-    The latter are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
-    Where eager's results are uninitialised memory, these are 0.
+    These values are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
+    They are 0 where eager's results are uninitialised memory.
     """
     if 0 in (*weight.shape, *indices.shape, *offsets.shape):
         return NotImplemented

@@ -159,11 +159,11 @@ def _fake_mode(node: Node) -> FakeTensorMode:
 
 
 class UnknownSymbolError(BuddyError, ValueError):
-    """No input determines a size, or it has an expression that `Size` does not support."""
+    """No input determines a size, or the size has an expression that `Size` does not support."""
 
 
 class GraphSymbols:
-    """The symbols of one graph. `sources` says where a call finds the value of each, in the order of their names.
+    """The symbols of one graph. `sources` says where a call finds the value of each symbol, in the order of names.
 
     A number among the inputs that other inputs do not determine, such as a rounded float, is a separate symbol.
     """

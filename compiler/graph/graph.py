@@ -411,9 +411,9 @@ class Graph:
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
         """Lowers the graph to a module on tensors (TOSA, linalg and others), and stores it as `_imported_module`.
 
-        The arguments of its function are the placeholders in order; with `do_params_pack`, they are one 1-D tensor per
-        element type with all parameters, in the order of `params`, and then the inputs. Raises `CompilationError` for a
-        node that can be neither compiled nor called in eager.
+        The arguments of the module's function are the placeholders in order. With `do_params_pack`, they are one 1-D
+        tensor per element type with all parameters, in the order of `params`, and then the inputs. Raises
+        `CompilationError` for a node that can be neither compiled nor called in eager.
         """
         self._imported_module = graph_lowering().top_level(self, do_params_pack).module
 

@@ -188,7 +188,7 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
 def _move_constants_to_readers(
     ops: Sequence[Op], readers: Mapping[str, set[str]], kinds: Mapping[str, NodeType]
 ) -> tuple[list[Op], dict[str, Op]]:
-    """Returns `ops`, with each op that depends only on parameters and has one reader directly before that reader.
+    """Returns `ops`; each op that depends only on parameters, and has one reader, is directly before that reader.
 
     A weight that is transposed or converted first is then a parameter of the function that multiplies it, and is packed
     before the calls. Otherwise the first function would compute all of these ops and pass their results to the other
@@ -277,7 +277,7 @@ def _unlabel_unique(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list
 def _split_long_runs(runs: Sequence[_Run], readers: Mapping[str, set[str]]) -> list[_Run]:
     """Joins adjacent runs without a label, and splits them into parts that become functions.
 
-    Returns the runs as they are if those without a label have at most `MAX_MAIN_NODES` nodes in total.
+    Returns the runs unchanged if the runs without a label have at most `MAX_MAIN_NODES` nodes in total.
     """
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)

@@ -172,7 +172,7 @@ TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
-    """Returns a tensor of one element without its dims, so that it does not affect type promotion, as type `like`."""
+    """Returns the only element of `parameter`, as type `like`, without dims: it does not affect type promotion."""
     return parameter.reshape([]).to(like)
 
 

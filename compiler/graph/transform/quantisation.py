@@ -327,7 +327,7 @@ class _Rewriting:
         return self._replace(node, IntegerProductOp, "buddy.integer_product.default", operands, [addend])
 
     def _operands(self, a: Op, b: Op) -> tuple[_Dequantised, _Dequantised] | None:
-        """Returns the integers of both operands; `None` if neither has any. Raises `_MismatchError` for one of them."""
+        """Returns the integers of both operands; `None` if neither has any. Raises `_MismatchError` if only one has."""
         left, right = _match_dequantised(a), _match_dequantised(b)
         if left is None and right is None:
             return None
@@ -393,7 +393,10 @@ class _Rewriting:
         return self.integers[key]
 
     def _repeat_on_integers(self, node: Op, operands: list[Op], tensor: _Dequantised, before: Op) -> Op:
-        """Inserts, before node `before`, what `node` does to dequantised numbers, on their integers `operands`."""
+        """Inserts an op before node `before` that does to the integers `operands` what `node` does to the numbers.
+
+        Returns the inserted op, or an operand if `node` does not change integers.
+        """
         shape, dtype = node.tensor_meta.shape, tensor.dtype
         if isinstance(node, ReluOp):
             # The zero point stands for 0.
