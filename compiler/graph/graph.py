@@ -209,7 +209,7 @@ class Graph:
                     f"{op.name} has no result types · graph {self.name}, node {op!r} · "
                     "assign its tensor_meta: shape and dtype"
                 )
-        _ = self.output  # Raises if there is none.
+        _ = self.output  # Raises without an output.
 
     def readers(self, node: Op) -> list[Op]:
         """Returns the nodes that read `node`, including the output.
