@@ -1,7 +1,7 @@
 """Lowers TorchDynamo graphs to ATen graphs by AOTAutograd.
 
 The module has the table of all decompositions, the decompositions of `torch.ops.prims`, those that plug-ins register,
-and the graph passes that run before AOTAutograd. Each `AtenGraph` records which Dynamo inputs its inputs are.
+and edits of FX graphs before and after AOTAutograd. An `AtenGraph` records which inputs of the Dynamo graph it has.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from buddy.compiler.frontend.strided_views import (
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
-from buddy.compiler.runtime.buffers import WorkArena
+from buddy.compiler.runtime.buffers import Lend, WorkArena
 from buddy.compiler.support.dynamo_internals import aot_autograd
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -97,11 +97,12 @@ def _unwrap(module: GraphModule, node: Node) -> None:
     has_side_effect(op)  # registers the op, so that FX does not remove unused calls as dead code
     with module.graph.inserting_before(node):
         call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
-    returns_several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
+    _token, *values = node.meta["val"]
+    returns_several = len(op._schema.returns) > 1
     call.meta = node.meta | {"val": tuple(values) if returns_several else next(iter(values), None)}
     for user in list(node.users):
         assert user.target is getitem
-        index = user.args[1]
+        index = user.args[1]  # 0 selects the token
         if index and returns_several:
             user.args = (call, index - 1)
             continue
@@ -188,7 +189,10 @@ def plugin_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]
 
 def _find_overload(target: str) -> torch._ops.OpOverload | None:
     """Returns the overload named `target`, or None; the namespace `aten` may be omitted, as in `add.Tensor`."""
-    namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
+    if target.count(".") == 2:
+        namespace, name, overload = target.split(".")
+    else:
+        namespace, (name, _, overload) = "aten", target.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
@@ -227,7 +231,7 @@ _NON_CORE_OPS = [
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module.
+    """An input of a Dynamo graph: its name, and whether it is state (a parameter or buffer) of a module.
 
     `is_zero` says that it is state whose elements are integers, all 0 at capture, such as zero points of weights.
     """
@@ -239,15 +243,15 @@ class InputOrigin:
 
 @dataclass(frozen=True)
 class AtenGraph:
-    """An ATen graph and the Dynamo graph it comes from.
+    """An ATen graph, `module`, and the Dynamo graph `dynamo` that it comes from.
 
-    `origins[i]` describes placeholder `i` of `module` (None if AOTAutograd added it: saved activations, tangents), and
-    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `piece` (from 1; 0 for a whole
-    graph), and the reason for the cut with its Python line in `cut_reason` and `cut_line`. A branch or body of control
-    flow has its name in `body`. `autocast` is the dtype of the autocast context in which Dynamo captured the graph,
-    because the graph's calls do not record it. If the last input of `module` is a seed, `unseeded` is the graph without
-    the seed, with PyTorch's own random ops. `scratch` is the memory in which the compiled graph works, if other graphs
-    use it too.
+    `origins[i]` describes placeholder `i` of `module`; it is None if AOTAutograd added the placeholder, for a saved
+    activation or a tangent. `input_of[i]` is the index of the Dynamo input that placeholder `i` is, if it is one. A
+    piece of a graph has its number in `piece` (from 1; 0 for a whole graph), and the reason for the cut with its Python
+    line in `cut_reason` and `cut_line`. A branch or body of control flow has its name in `body`. `autocast` is the
+    dtype of the autocast context in which Dynamo captured the graph, because the graph's calls do not record it. If the
+    last input of `module` is a seed, `unseeded` is the graph without the seed, with PyTorch's own random ops. `scratch`
+    is the memory in which the compiled graph works, if other graphs use it too.
     """
 
     module: GraphModule
@@ -284,73 +288,15 @@ def run_aot(
     graph, and may raise. A graph with random ops gets a seed as its last input, drawn at each call; with
     `fallback_random`, the random ops stay, and return the same numbers as in eager.
     """
-    # Imported here: a program whose graph is known from an earlier session is not captured, and the import takes long.
-    from torch._functorch.aot_autograd import make_boxed_func
-
     table = default_decompositions() if decompositions is None else decompositions
-    direct: list[Callable[..., Any] | None] = []
-    forward: list[ForwardGraph] = []
-    gradients = DirectGradients()
-    # The forward graph does not run while the backward graph does, so both work in the same memory.
-    scratch = WorkArena()
     use_aten_views(module)
     linear_algebra.keep_checks_of_errors()
     dynamo_origins = input_origins(module, inputs) if origins is None else origins
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-
-    def compiler_of(kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
-        def compile_one(aten: GraphModule, _: object) -> Runner:
-            if check is not None and kind != "backward":
-                check(aten)
-            remove_effect_tokens(aten)
-            remove_form_assertions(aten)
-            counted_sizes.keep_numbers_in_tensors(aten)
-            symbolic_sizes.compute_floats_as_tensors(aten)
-            offsets = required_offsets(aten)
-            # Inputs at other storage offsets run in eager, in the graph as it is before `rebase_strided`.
-            graph_in_eager = copy_graph(aten) if offsets else aten
-            rebase_strided(aten)
-            unseeded = None if fallback_random else random_numbers.decompose_random(aten, table)
-            if kind == "inference" and not fallback_random:
-                random_numbers.decompose_random_in_bodies(aten, table)
-            if kind == "forward":
-                _allow_retained_graphs()
-            aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
-            shared = None if kind == "inference" else scratch
-            run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded, scratch=shared))
-            if not (unseeded or offsets or autocast):
-                use_native_calls(aten_graph, run)
-            if kind == "forward":
-                forward.append(ForwardGraph(run, aten))
-            elif kind == "backward" and forward:
-                share_memory(forward[0], run, aten, scratch)
-            lend = getattr(run, "lend", None) if kind == "backward" else None
-            run = random_numbers.with_seed(run) if unseeded else run
-            run = fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run
-            return make_boxed_func(run) if lend is None else lend_saved_tensors(run, lend)
-
-        return compile_one
-
-    def use_native_calls(aten: AtenGraph, run: Runner) -> None:
-        """Makes calls skip AOTAutograd's wrapper if it would only pass them on to `run`."""
-        native_graph = getattr(run, "native_graph", lambda: None)
-        if aten.kind == "backward":
-            gradients.add_backward(native_graph(), aten.module)
-            return
-        metadata = _metadata_of_simple_calls(aten)
-        if metadata is None:
-            return
-        if aten.kind == "forward":
-            # Inputs that are passed twice are one input of the graph.
-            if aten.input_of == tuple(range(len(inputs))):
-                gradients.add_forward(native_graph(), aten.module, metadata)
-        elif len(metadata.output_info) == len(aten.module.graph.output_node().args[0]):
-            direct.append(getattr(run, "direct_call", lambda _: None)(aten.input_of))
-
+    compilation = _AotCompilation(module, len(inputs), compile_graph, table, dynamo_origins, check, fallback_random)
     backend = aot_autograd(
-        fw_compiler=compiler_of("forward"),
-        bw_compiler=compiler_of("backward"),
-        inference_compiler=compiler_of("inference"),
+        fw_compiler=compilation.compiler_of("forward"),
+        bw_compiler=compilation.compiler_of("backward"),
+        inference_compiler=compilation.compiler_of("inference"),
         decompositions=dict(table),
         partition_fn=functools.partial(joint_graphs.partition, fallback_random),
     )
@@ -362,7 +308,107 @@ def run_aot(
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         compiled = backend(module, inputs)
-    return next((call for call in direct if call is not None), gradients.calls(compiled))
+    return compilation.fastest_call(compiled)
+
+
+class _AotCompilation:
+    """Compiles the ATen graphs of one Dynamo graph, `dynamo`; `table` has the decompositions. See `run_aot`.
+
+    AOTAutograd may compile the backward graph at a later call.
+    """
+
+    def __init__(
+        self,
+        dynamo: GraphModule,
+        n_inputs: int,
+        compile_graph: CompileGraph,
+        table: Mapping[torch._ops.OpOverload, Callable[..., object]],
+        origins: Sequence[InputOrigin],
+        check: Callable[[GraphModule], None] | None,
+        fallback_random: bool,
+    ) -> None:
+        self._dynamo, self._n_inputs, self._compile_graph, self._table = dynamo, n_inputs, compile_graph, table
+        self._origins, self._check, self._fallback_random = origins, check, fallback_random
+        self._autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        # The forward graph does not run while the backward graph does, so both work in the same memory.
+        self._scratch = WorkArena()
+        self._forward: ForwardGraph | None = None
+        self._gradients = DirectGradients()
+        # The function that calls the inference graph directly, if there is one.
+        self._direct_call: Callable[..., Any] | None = None
+
+    def compiler_of(self, kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
+        """Returns the function that AOTAutograd calls to compile graphs of `kind`."""
+        # Imported here: the import takes long, and a program whose graph is known from earlier is not captured.
+        from torch._functorch.aot_autograd import make_boxed_func
+
+        def compile_one(aten: GraphModule, _: object) -> Runner:
+            run, lend = self._compile(aten, kind)
+            return make_boxed_func(run) if lend is None else lend_saved_tensors(run, lend)
+
+        return compile_one
+
+    def _compile(self, aten: GraphModule, kind: GraphKind) -> tuple[Runner, Lend | None]:
+        """Compiles a graph; returns its callable, and for a backward graph the function that lends saved tensors."""
+        if self._check is not None and kind != "backward":
+            self._check(aten)
+        remove_effect_tokens(aten)
+        remove_form_assertions(aten)
+        counted_sizes.keep_numbers_in_tensors(aten)
+        symbolic_sizes.compute_floats_as_tensors(aten)
+        offsets = required_offsets(aten)
+        # Inputs at other storage offsets run in eager, in the graph as it is before `rebase_strided`.
+        graph_in_eager = copy_graph(aten) if offsets else aten
+        rebase_strided(aten)
+        unseeded = self._decompose_random(aten, kind)
+        if kind == "forward":
+            _allow_retained_graphs()
+        aten_graph = _make_aten_graph(aten, kind, self._dynamo, self._origins)
+        scratch = None if kind == "inference" else self._scratch
+        run = self._compile_graph(replace(aten_graph, autocast=self._autocast, unseeded=unseeded, scratch=scratch))
+        if not (unseeded or offsets or self._autocast):
+            self._use_native_calls(aten_graph, run)
+        if kind == "forward" and self._forward is None:
+            self._forward = ForwardGraph(run, aten)
+        elif kind == "backward" and self._forward is not None:
+            share_memory(self._forward, run, aten, self._scratch)
+        lend = getattr(run, "lend", None) if kind == "backward" else None
+        run = random_numbers.with_seed(run) if unseeded else run
+        run = fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run
+        return run, lend
+
+    def _decompose_random(self, aten: GraphModule, kind: GraphKind) -> GraphModule | None:
+        """Replaces random ops by bits from a seed, unless `fallback_random`.
+
+        Returns a copy of the original graph, or None if the graph needs no seed as input.
+        """
+        if self._fallback_random:
+            return None
+        unseeded = random_numbers.decompose_random(aten, self._table)
+        if kind == "inference":
+            random_numbers.decompose_random_in_bodies(aten, self._table)
+        return unseeded
+
+    def _use_native_calls(self, aten: AtenGraph, run: Runner) -> None:
+        """Makes calls skip AOTAutograd's wrapper if it would only pass them on to `run`."""
+        native_graph = getattr(run, "native_graph", lambda: None)
+        if aten.kind == "backward":
+            self._gradients.add_backward(native_graph(), aten.module)
+            return
+        metadata = _metadata_of_simple_calls(aten)
+        if metadata is None:
+            return
+        if aten.kind == "forward":
+            # Inputs that are passed twice are one input of the graph.
+            if aten.input_of == tuple(range(self._n_inputs)):
+                self._gradients.add_forward(native_graph(), aten.module, metadata)
+        elif len(metadata.output_info) == len(aten.module.graph.output_node().args[0]):
+            direct_call = getattr(run, "direct_call", lambda _: None)(aten.input_of)
+            self._direct_call = self._direct_call or direct_call
+
+    def fastest_call(self, compiled: Runner) -> Runner:
+        """Returns the direct call of the graph if there is one, else `compiled`, AOTAutograd's function."""
+        return self._direct_call or self._gradients.calls(compiled)
 
 
 def _allow_retained_graphs() -> None:
@@ -384,8 +430,8 @@ def _tracing_metadata() -> Any:
 def _metadata_of_simple_calls(aten: AtenGraph) -> Any:
     """Returns AOTAutograd's metadata of a graph that is not a backward graph, or `None` if its wrapper changes tensors.
 
-    Such a wrapper writes to inputs, makes views, or assembles tensor subclasses from plain tensors. Otherwise it passes
-    the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
+    Such a wrapper writes to inputs, makes views, or assembles tensor subclasses from plain tensors. Any other wrapper
+    passes the inputs of the Dynamo graph to compiled code, and returns the results of compiled code, unchanged.
     """
     metadata = _tracing_metadata()
     if metadata is None or None in aten.input_of:
@@ -409,7 +455,7 @@ def input_origins(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[I
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """Returns torch's core ATen decompositions and those of this package, without those of ops that have an op class.
+    """Returns torch's core ATen decompositions and those of this package, except for ops that have an op class.
 
     Decompositions that plug-ins register have priority over all of these.
     """
@@ -446,7 +492,9 @@ def without_inductor_rules(
     """
     inductor = "torch._inductor.decomposition"
     kept = {
-        op: f for op, f in table.items() if getattr(f, "__module__", "") != inductor or target_key(op) not in ops_map
+        op: rule
+        for op, rule in table.items()
+        if getattr(rule, "__module__", "") != inductor or target_key(op) not in ops_map
     }
     return kept | plugin_decompositions()
 

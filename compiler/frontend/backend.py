@@ -8,7 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -44,10 +44,6 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.runtime import packed_weights
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
-if TYPE_CHECKING:
-    pass
-
-
 # Maximum number of cached versions per dynamic graph. The least recently used one is evicted, and recompiled if its
 # sizes occur again.
 MAX_SPECIALISATIONS = 64
@@ -67,7 +63,7 @@ def buddy_backend(
     on_static_graph: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None = None,
     propagate_errors: bool = False,
     **_: object,
-) -> Callable[..., Sequence[torch.Tensor]]:
+) -> Runner:
     """Compiles a Dynamo graph; PyTorch finds this backend as "buddy".
 
     Example: `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
@@ -83,94 +79,101 @@ def buddy_backend(
     if replacement is not None:
         return replacement(module, inputs)
     settings = BackendSettings.of(options, mode)
+    compiler = _DynamoGraphCompiler(settings, compile_graph, decompositions, on_static_graph, propagate_errors)
     with counting_graph(settings.summary and compile_graph is None and on_static_graph is None) as counting:
-        return _compile_dynamo_graph(
-            module, inputs, settings, compile_graph, decompositions, on_static_graph, propagate_errors, counting
+        return compiler.compile(module, inputs, counting)
+
+
+class _DynamoGraphCompiler:
+    """Compiles Dynamo graphs; the arguments are those of `buddy_backend`."""
+
+    def __init__(
+        self,
+        settings: BackendSettings,
+        compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None,
+        decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None,
+        on_static_graph: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None,
+        propagate_errors: bool,
+    ) -> None:
+        self._settings, self._decompositions, self._on_static_graph = settings, decompositions, on_static_graph
+        self._may_fall_back = compile_graph is None and settings.fallback == "eager" and not propagate_errors
+        self._compile_aten = compile_graph or (compile_or_fall_back if self._may_fall_back else compile_aten)
+        self._needs_static_sizes = compile_graph is not None or on_static_graph is not None
+
+    def compile(self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], counting: Counting) -> Runner:
+        """Compiles a Dynamo graph. `counting` makes the context for versions that are compiled at later calls."""
+        try:
+            check_inputs(module, inputs)
+            check_quantised(module)
+        except UnsupportedGraphError as rejection:
+            if self._settings.fallback == "error":
+                raise
+            return _fall_back(module, rejection).forward
+        if not _is_dynamic(module):
+            return self._make_or_fall_back(module, lambda: self._compile_static(module, inputs))
+
+        def compile_version(static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Runner:
+            with counting():
+                return self._make_or_fall_back(static, lambda: self._compile_static(static, tensors))
+
+        specialised: Runner = torch._dynamo.disable(
+            SpecialisedGraph(module, compile_version), reason="compiled code is not traced"
         )
+        if self._needs_static_sizes:
+            return specialised
 
+        def compile_dynamic() -> Runner:
+            compiled = compile_for_all_sizes(module, inputs, self._settings, self._decompositions, self._may_fall_back)
+            return compiled or specialised
 
-def _compile_dynamo_graph(
-    module: torch.fx.GraphModule,
-    inputs: Sequence[torch.Tensor],
-    settings: BackendSettings,
-    compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None,
-    on_static_graph: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None,
-    propagate_errors: bool,
-    counting: Counting,
-) -> Callable[..., Sequence[torch.Tensor]]:
-    """Compiles a Dynamo graph. `counting` is the context for versions that are compiled at later calls."""
-    may_fall_back = compile_graph is None and settings.fallback == "eager" and not propagate_errors
-    compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
-    try:
-        check_inputs(module, inputs)
-        check_quantised(module)
-    except UnsupportedGraphError as rejection:
-        if settings.fallback == "error":
-            raise
-        return _fall_back(module, rejection).forward
+        return self._make_or_fall_back(module, compile_dynamic)
 
-    def make_or_fall_back(
-        graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
-    ) -> Callable[..., Sequence[torch.Tensor]]:
+    def _make_or_fall_back(self, graph: torch.fx.GraphModule, make: Callable[[], Runner]) -> Runner:
         """Returns the result of `make`, or `graph` itself, for eager, if `make` raises and fallback is allowed."""
         try:
             return make()
         except _PROPAGATED:
             raise
         except Exception as error:
-            if not may_fall_back:
+            if not self._may_fall_back:
                 raise
             return _fall_back(graph, error).forward
 
-    def compile_static(
-        static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
-    ) -> Callable[..., Sequence[torch.Tensor]]:
-        if on_static_graph is not None:
-            on_static_graph(static, tensors)
-
-        def trace(
-            table: Mapping[torch._ops.OpOverload, Callable[..., object]], check: Callable[..., None] | None = None
-        ) -> Callable[..., Sequence[torch.Tensor]]:
-            restart_count()
-            compiled = run_aot(
-                static, tensors, lambda aten: compile_aten_graph(aten, settings), table, check=check,
-                fallback_random=settings.fallback_random,
-            )  # fmt: skip
-            return with_eager_errors(static, compiled)
-
-        table = default_decompositions() if decompositions is None else decompositions
-        if not settings.freeze:
+    def _compile_static(self, static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Runner:
+        """Compiles a Dynamo graph of static sizes, with its real inputs `tensors`."""
+        if self._on_static_graph is not None:
+            self._on_static_graph(static, tensors)
+        table = default_decompositions() if self._decompositions is None else self._decompositions
+        if not self._settings.freeze:
             table = {op: rule for op, rule in table.items() if op not in OF_CONSTANT_WEIGHTS}
         try:
-            return trace(with_form_checks(table), check_graph)
+            return self._trace(static, tensors, with_form_checks(table), check_graph)
         except SuspectedError:
             pass
         # Compile now rather than at the call: Dynamo knows the values in constant tensors only while it compiles.
         try:
-            compiled = trace(table)
+            compiled = self._trace(static, tensors, table)
         except (OptionError, TorchDynamoException):
             raise
         except Exception as error:
             failure = error
-            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(raise_error, failure)))
+            return SuspectedGraph(static, lambda: self._make_or_fall_back(static, partial(raise_error, failure)))
         return SuspectedGraph(static, lambda: compiled)
 
-    if not _is_dynamic(module):
-        return make_or_fall_back(module, lambda: compile_static(module, inputs))
-
-    def compile_version(
-        static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
-    ) -> Callable[..., Sequence[torch.Tensor]]:
-        with counting():
-            return make_or_fall_back(static, lambda: compile_static(static, tensors))
-
-    specialised = torch._dynamo.disable(SpecialisedGraph(module, compile_version), reason="compiled code is not traced")
-    if compile_graph is not None or on_static_graph is not None:
-        return specialised
-    return make_or_fall_back(
-        module, lambda: compile_for_all_sizes(module, inputs, settings, decompositions, may_fall_back) or specialised
-    )
+    def _trace(
+        self,
+        static: torch.fx.GraphModule,
+        tensors: Sequence[torch.Tensor],
+        table: Mapping[torch._ops.OpOverload, Callable[..., object]],
+        check: Callable[[torch.fx.GraphModule], None] | None = None,
+    ) -> Runner:
+        """Lowers a graph to ATen by the decompositions `table`, and compiles it; `check` is that of `run_aot`."""
+        restart_count()
+        compiled = run_aot(
+            static, tensors, lambda aten: self._compile_aten(aten, self._settings), table, check=check,
+            fallback_random=self._settings.fallback_random,
+        )  # fmt: skip
+        return with_eager_errors(static, compiled)
 
 
 def restore_weights() -> None:
@@ -190,18 +193,18 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: Compiler
 
     overrides = overrides or CompilerOverrides()
 
-    def compile_orraise_error(piece: AtenGraph) -> Runner:
+    def compile_or_raise(piece: AtenGraph) -> Runner:
         return _compile_conversion(convert_with_view_bases(piece, overrides.ops_map), settings, piece, overrides)
 
     def compile_or_warn(piece: AtenGraph) -> Runner:
         try:
-            return compile_orraise_error(piece)
+            return compile_or_raise(piece)
         except CompilationError as error:
             warnings.warn(f"a graph of {len(piece.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
             count_eager(piece, piece.module.graph.nodes)
             return piece.module
 
-    compile_piece = compile_orraise_error if settings.fallback == "error" else compile_or_warn
+    compile_piece = compile_or_raise if settings.fallback == "error" else compile_or_warn
     try:
         return compile_piece(aten)
     except UnsupportedGraphError as error:
@@ -223,7 +226,7 @@ def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
 def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph | None = None) -> torch.fx.GraphModule:
     """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged.
 
-    `module` is a Dynamo graph, or that of `aten`.
+    `module` is a Dynamo graph, or `aten.module`.
     """
     count_eager(aten, module.graph.nodes)
     reason = str(error).strip().partition("\n")[0]
@@ -267,7 +270,7 @@ def _compile_conversion(
 def compile_for_all_sizes(
     module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], settings: BackendSettings,
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None, may_fall_back: bool = False,
-) -> Callable[..., Sequence[torch.Tensor]] | None:  # fmt: skip
+) -> Runner | None:  # fmt: skip
     """Compiles a Dynamo graph with symbolic sizes once; returns `None` if some part of it needs static sizes.
 
     With `fallback="error"`, also returns `None` if an op would run in eager: it may be supported for static sizes. With
@@ -316,13 +319,11 @@ def _check_images(graph: Graph) -> None:
 class SpecialisedGraph:
     """A Dynamo graph with symbolic sizes, compiled for each set of sizes it is called with."""
 
-    def __init__(
-        self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Sequence[torch.Tensor]]]
-    ) -> None:
+    def __init__(self, module: torch.fx.GraphModule, compile_static: Callable[..., Runner]) -> None:
         self._module = module
         self._compile = compile_static
         self._floats = _positions_of_floats(module)
-        self._versions: OrderedDict[object, Callable[..., Any]] = OrderedDict()
+        self._versions: OrderedDict[object, Runner] = OrderedDict()
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         if self._floats:

@@ -140,7 +140,7 @@ class BackendSettings:
     def recipe(self, training: bool = False) -> Recipe:
         """Returns the recipe; weights are packed ahead only if they are frozen, and never for `training`.
 
-        Products are in 8-bit integers only in inference: their gradients are not those of the rounded products.
+        Products use 8-bit integers only in inference: rounded integers have no gradients.
         """
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
@@ -347,13 +347,13 @@ def _check_other_frontends(recipe: Recipe) -> None:
 
 
 def _check_backend(recipe: Recipe) -> None:
-    """Raises `ValueError` for a backend that is neither this compiler nor that of a plug-in."""
+    """Raises `ValueError` for a backend that is neither this compiler nor a plug-in's backend."""
     if recipe.backend != NATIVE:
         from buddy.compiler.driver.backends import ignored_fields, plugin_backends
 
-        known = (NATIVE, *sorted(plugin_backends()))
-        if recipe.backend not in known:
-            raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
+        names = (NATIVE, *sorted(plugin_backends()))
+        if recipe.backend not in names:
+            raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, names))}")
         if ignored := ignored_fields(plugin_backends()[recipe.backend], recipe):
             raise ValueError("; ".join(ignored))
 
@@ -361,7 +361,7 @@ def _check_backend(recipe: Recipe) -> None:
 def _read_recipe(recipe_or_path: object) -> Recipe:
     """Returns the value of the option `recipe`: a recipe, or one that is read from a path.
 
-    The path is that of a TOML file which the workbench or `buddy-tui tune -o` wrote. Raises `ValueError` for another
+    The path names a TOML file that the workbench or `buddy-tui tune -o` wrote. Raises `ValueError` for another
     type, an unreadable file, and a file that needs more permissions than plug-ins.
     """
     if isinstance(recipe_or_path, Recipe):

@@ -61,8 +61,8 @@ _torch_compile = torch.compile
 class GraphRecorder:
     """A Dynamo backend that records every graph with real inputs, and runs it in eager.
 
-    `name` is the name of the graphs, `func_name` that of their function in MLIR. A graph is added to `graphs` at its
-    first call, and passed to `on_graph`. If `ops_map` or `decompositions` is None, the default one is used.
+    `name` is the name of the graphs, `func_name` of their function in MLIR. A graph is added to `graphs` at its first
+    call, and passed to `on_graph`. If `ops_map` or `decompositions` is None, the default one is used.
     With `strict`, no node of a graph may run in eager.
     """
 
@@ -194,7 +194,7 @@ def capture(
 
 @contextmanager
 def capture_settings() -> Iterator[None]:
-    """Sets Dynamo's options for capture while active.
+    """Sets Dynamo's options for capture in the `with` block.
 
     Sizes are static, recurrent layers are captured, and many versions of one function are allowed. Dynamo infers shapes
     by the decompositions that capture uses: by PyTorch's own, packed sequences break the graph.
@@ -422,7 +422,7 @@ def record_export(
         recorder.record(
             AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), unseeded=unseeded), tensors
         )
-        # Any tensors, since `name_results` only needs to know where each is in the value that the program returns.
+        # Any tensors will do: `name_results` only compares them by identity with those in the value of the program.
         results = [torch.empty(0) for _ in range(program.call_spec.out_spec.num_leaves)]
         name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
@@ -430,9 +430,9 @@ def record_export(
 def _wrap_dynamic_shapes(
     dynamic_shapes: Mapping[str, object] | Sequence[object], n_positional: int, kwargs: Mapping[str, object]
 ) -> DynamicShapes:
-    """Converts `dynamic_shapes` of a function's arguments to those of `_FunctionModule.forward(*args, **kwargs)`.
+    """Converts the `dynamic_shapes` of a function to the form that `_FunctionModule.forward(*args, **kwargs)` needs.
 
-    The first `n_positional` of them are those of positional arguments, the rest those of `kwargs`, in order.
+    The first `n_positional` entries belong to positional arguments, the rest to `kwargs`, in order.
     """
     entries = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
     wrapped = {"args": tuple(entries[:n_positional]), "kwargs": dict(zip(kwargs, entries[n_positional:], strict=False))}
@@ -444,7 +444,7 @@ def _is_state(spec: InputSpec) -> bool:
 
 
 def _drop_constants(program: torch.export.ExportedProgram) -> list[InputSpec]:
-    """Removes inputs that are not tensors, which `torch.export` has made constants; returns the remaining inputs."""
+    """Removes inputs that are not tensors: `torch.export` made them constants. Returns the specs of other inputs."""
     tensor_specs = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
         if isinstance(spec.arg, TensorArgument):

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\.\d+$")
 
 
 def choices_for_graph(graph: Graph, recipe: Recipe, is_whole: bool, has_user_registry: bool = False) -> Recipe:
-    """Returns `recipe` with choices and precisions for nodes of `graph` only; those of a node override those of its op.
+    """Returns `recipe` with its choices and precisions by node of `graph`; the choice of a node overrides its op's.
 
     Raises `OptionError` for an unknown op or registry, and for a registry that does not lower the op. If the graph
     `is_whole`, also raises it for an unknown node, and warns of a known op that the graph does not have: pieces and
@@ -45,7 +45,7 @@ _Choice = TypeVar("_Choice", OpChoice, PrecisionChoice)
 def _expand(graph: Graph, choices: Mapping[str, _Choice], option: str, is_whole: bool) -> tuple[_Choice, ...]:
     """Returns the choices for the nodes of `graph`, sorted.
 
-    `choices` are by the name of a node or op; a choice for a node overrides that for its op. `option` is the name of
+    `choices` are by the name of a node or op; a node's choice overrides the choice of its op. `option` is the name of
     the option in messages.
     """
     by_op: dict[str, _Choice] = {}
@@ -94,7 +94,7 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
-    """Returns the names that a choice of a lowering may have. Raises `OptionError` if `choice` has another one."""
+    """Returns the names of all registries. Raises `OptionError` if the lowering of `choice` is not one of them."""
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER_REGISTRY
 

@@ -147,11 +147,11 @@ class CompiledGraph:
         return self._program.lend(tensors, is_released)
 
     def bytes_of_inputs(self) -> dict[int, int]:
-        """Returns the bytes of memory that inputs should have for `lend`, by number; only of those with results."""
+        """Returns the bytes of memory that inputs should have for `lend`, by number; only inputs that get results."""
         return {} if self._program is None or self._symbols else self._program.bytes_of_inputs
 
     def result_bytes(self) -> dict[int, int]:
-        """Returns the bytes of the results that are tensors of their own, by position; not of those of dynamic size."""
+        """Returns the bytes of results that are tensors of their own, by position; empty if the graph has symbols."""
         if self._program is None or self._symbols:
             return {}
         sizes = self._program.result_bytes
@@ -167,13 +167,16 @@ class CompiledGraph:
             self._program.reserve(source, size)
 
     def free_after_use(self, position: int) -> None:
-        """Makes memory of later tensors at `position` of the results be freed with them, instead of being reused."""
+        """Makes later tensors at `position` of the results free their memory, instead of keeping it for reuse."""
         source = self._own_results().get(position)
         if self._program is not None and source is not None:
             self._program.free_after_use(source)
 
     def _own_results(self) -> dict[int, int]:
-        """Returns the number of the computed tensor of each result that is a tensor of its own, by position."""
+        """Returns the number of the computed tensor of each result that is a tensor of its own, by position.
+
+        Compiled code computes such a result, and no other result is the same tensor.
+        """
         sources = self._results.sources(len(self._aten.input_of)) or ()
         return {
             position: source
@@ -227,8 +230,8 @@ def _may_specialise(
 ) -> bool:
     """True if frequent sizes get separate code.
 
-    They do not with `verify` and `tune`, which check only the code for all sizes; nor with weights whose memory is
-    released; nor with a script's registrations, which the compiling process lacks.
+    They get none with `verify` or `tune`, which check only the code for all sizes; with weights whose memory is
+    released; and with a script's registrations, which the compiling process lacks.
     """
     releases = settings.releases and settings.freezes(training)
     is_plain = settings.verify == "off" and not settings.tune and not releases
@@ -241,6 +244,7 @@ def _may_specialise(
 def _load(
     artifact: Artifact, frozen: bool = False, releases: bool = False, scratch: WorkArena | None = None
 ) -> LoadedProgram:
+    """Loads an artifact as a program that `refreeze` updates."""
     program = LoadedProgram(artifact, frozen, releases=releases, scratch=scratch)
     with _programs_lock:
         _programs.add(program)
@@ -250,7 +254,7 @@ def _load(
 def _load_specialised(general: LoadedProgram, artifact: Artifact) -> LoadedProgram | None:
     """Returns a program with frozen weights for one set of sizes, which shares the packed weights of `general`.
 
-    Returns `None` if it would need much memory for copies of its own: there may be many sets of sizes.
+    Returns `None` if the program would need much memory for copies of its own: there may be many sets of sizes.
     """
     packed = {(a.source, a.spec) for a in artifact.arguments if a.pack}
     if sum(spec_bytes(spec) for _, spec in packed - general.packed_specs) > _MAX_OWN_BYTES:

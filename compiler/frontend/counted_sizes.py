@@ -26,7 +26,7 @@ _MAX_COMPARISONS = 1 << 22
 def _read_size(number: torch.Tensor, message: str = "") -> Size:
     """Returns the size in `number`, a 0-d int64 tensor.
 
-    If `message` is given, the program raises an error with it for a negative number.
+    With a `message`, the program raises an error with this text for a negative number.
     """
     with _allow_number_reads(number):
         size: Any = number.item()
@@ -85,7 +85,7 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Returns `x[:, mask]`; all other subscripts are left unchanged."""
+    """Returns `x` subscripted by one mask, such as `x[:, mask]`; calls with other subscripts stay unchanged."""
     subscripts = [(axis, subscript) for axis, subscript in enumerate(indices) if subscript is not None]
     if len(subscripts) != 1:
         return NotImplemented
@@ -161,9 +161,11 @@ def _sum_of_counts(repeats: torch.Tensor) -> Size:
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     """Returns the number of occurrences of each integer, or the sum of their weights."""
-    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     if _is_empty(x):
         return x.new_zeros([minlength], dtype=torch.int64)
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
     length = torch.where(x.min() < 0, -1, (x.max().to(torch.int64) + 1).clamp(min=minlength))
     size = _read_size(length, "bincount only supports 1-d non-negative integral inputs.")
     element_weights = x.new_ones([], dtype=dtype).expand(x.shape) if weights is None else weights.to(dtype)
@@ -202,7 +204,9 @@ def unique_consecutive(
 ) -> tuple[torch.Tensor, ...]:
     """Like `unique`, but removes only equal neighbours, or equal neighbouring slices along a dim."""
     if _is_empty(x):
-        return _empty_result(x, x.shape if return_inverse else [0]) if dim is None else _empty_slices(x, dim)
+        if dim is not None:
+            return _empty_slices(x, dim)
+        return _empty_result(x, x.shape if return_inverse else [0])
     if x.is_complex() or (dim is not None and not x.dim()):
         return NotImplemented
     if dim is None:
@@ -282,7 +286,7 @@ CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 
 def keep_numbers_in_tensors(module: GraphModule) -> None:
-    """Replaces each tensor that is made of a number, which was read out of a tensor, by that tensor.
+    """Replaces each tensor made of a number that is read out of a first tensor by the first tensor, converted.
 
     Otherwise the graph would be cut where the number is read.
     """

@@ -115,7 +115,7 @@ class DirectGradients:
 def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.autograd.Function]:
     """Returns an autograd function of the inputs of the forward graph.
 
-    Its results are those of the program; a single one is not in a tuple.
+    The function returns the results of the program; a single result is not in a tuple.
     """
     n_returned = len(forward.is_differentiable)
     run_forward, run_backward, lend = forward.native.function, backward.function, backward.lend

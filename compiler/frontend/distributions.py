@@ -37,7 +37,7 @@ class RandomBits:
     """Draws the random numbers of one node, in the memory order of its result.
 
     `seed` is a 0-d int64 tensor. Nodes that draw from the same seed have different numbers `stream`. `result` is a
-    tensor with the shape, strides and dtype of the node's result.
+    tensor with the form (shape, strides and dtype) of the node's result.
     """
 
     def __init__(self, seed: torch.Tensor, stream: int, result: torch.Tensor) -> None:
@@ -140,7 +140,7 @@ def _compute_type(dtype: torch.dtype) -> torch.dtype:
 def _multiply_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
     """Returns `bits * count >> 63` for numbers below 2**63, by products of 32-bit halves.
 
-    Their sum fits in an unsigned 64-bit integer: it may wrap in int64, so it is shifted as an unsigned number.
+    The sum `middle` fits in an unsigned 64-bit integer, but may wrap in int64, so it is shifted as an unsigned number.
     """
     half = (1 << 32) - 1
     (high, low), (upper, lower) = (bits >> 32, bits & half), (count >> 32, count & half)
@@ -166,7 +166,7 @@ def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> 
     return register
 
 
-# A complex number has normally distributed parts, whose variances add up to its own.
+# A complex number has normally distributed parts, whose variances add up to the variance of the number.
 _PART_DEVIATION = math.sqrt(0.5)
 
 
@@ -272,7 +272,10 @@ def rrelu(
     training: bool = False,
     _generator: object = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Returns `x`, its negative elements times slopes in [`low`, `high`), random in training, and the slopes."""
+    """Returns `x` with its negative elements times slopes, and the slopes.
+
+    In training, slopes are random in [`low`, `high`). Otherwise the slope is their mean, and the second result `noise`.
+    """
     if _generator is not None:
         return NotImplemented
     if not training:

@@ -46,8 +46,9 @@ Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
 class ImportedGraph:
-    """An imported graph: its placeholders are parameters, buffers and constants, then inputs in `arguments` order.
+    """An imported graph: its placeholders are parameters, buffers and constants, then inputs.
 
+    Inputs are in the order of `arguments`, the names that `argument_order` returns.
     Tensors are associated with placeholders, not with positions, so a script may delete or move placeholders.
     """
 
@@ -88,6 +89,7 @@ class ImportedGraph:
         """
         n_inputs, n_placeholders = len(self.graph.inputs), len(self.graph.placeholders)
         if self._seed in self.graph.inputs and len(arguments) in (n_inputs - 1, n_placeholders - 1):
+            # The inputs are the last `n_inputs` tensors, once the seed is one of them.
             seed_position = len(arguments) + 1 - n_inputs + self.graph.inputs.index(self._seed)
             arguments = [*arguments[:seed_position], new_seed(), *arguments[seed_position:]]
         if len(arguments) not in (n_inputs, n_placeholders):
@@ -214,9 +216,7 @@ class DynamoCompiler:
 
     @property
     def traced(self) -> dict[str, torch.Tensor]:
-        """The values of the nodes that `trace` names, by tag, from the last call of the function that `dynamo_run`
-        returned.
-        """
+        """The values of the nodes that `trace` names, by tag, from the last call of the result of `dynamo_run`."""
         return self.trace.values
 
     # ---- importers ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), n_con
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, n_constants) if mapping is None else _DynamoProgram(aten, mapping)
-    # For each argument, the number and False; for a tensor, which must not be kept alive, None and True.
+    # Each argument as (number, False), or (None, True) for a tensor, which must not be kept alive.
     slots = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
     if all(is_tensor for _, is_tensor in slots):
         return program
@@ -183,9 +183,9 @@ _ENTRY_KEYS = {"node", "id", "tag"}
 class Trace:
     """Names of nodes whose values are recorded, each with its tag. `values` are those of the last call, by tag.
 
-    Constructed from None, a mapping from node name to a tag, an id or `{"id": 1, "tag": "conv1"}`, the path of a TOML
-    file with a `[[trace]]` table for each (`node`, and `id` or `tag`), or an object with such a mapping as
-    `trace_config`.
+    `of` accepts None; a mapping from node name to a tag, an id or `{"id": 1, "tag": "conv1"}`; an object with such a
+    mapping as `trace_config`; or the path of a TOML file with a `[[trace]]` table for each node (`node`, and `id` or
+    `tag`).
     """
 
     def __init__(self, tags: Mapping[str, str]) -> None:
@@ -246,8 +246,9 @@ def _tag(name: str, entry: object) -> str:
 
 
 def _read_tags(path: Path) -> dict[str, object]:
-    """Returns the entries of a TOML file, by node. Raises `ValueError` for a file that cannot be read, is not TOML, or
-    has no `[[trace]]`.
+    """Returns the entries of a TOML file, by node.
+
+    Raises `ValueError` for a file that cannot be read, is not TOML, or has no `[[trace]]`.
     """
     try:
         entries = msgspec.toml.decode(path.read_bytes()).get("trace")

@@ -6,7 +6,7 @@ from buddy.compiler.protocol.errors import BuddyError
 
 
 class FrontendError(BuddyError):
-    """Carries a `Diagnostic`; its text is the diagnostic's."""
+    """Carries a `Diagnostic`, whose text is the message."""
 
 
 class UnsupportedGraphError(FrontendError):
@@ -22,4 +22,4 @@ class VerificationError(FrontendError):
 
 
 class OptionError(BuddyError, ValueError):
-    """An option of the caller does not apply to a graph; the error always reaches the caller."""
+    """An option of the caller does not apply to a graph. This error never makes the graph fall back to eager."""

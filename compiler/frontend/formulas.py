@@ -79,7 +79,7 @@ def cdist_backward(
 
 
 def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
+    """Returns the gradient of `x`; `gradient` belongs to `distances`, the results of `pdist`."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
     def symmetric_matrix(values: torch.Tensor) -> torch.Tensor:
@@ -125,24 +125,25 @@ def attention_backward(
     """Returns the gradients of q, k and v [batch, heads, length, width].
 
     `out` and `log_sums` [batch, heads, length] are the results of the forward pass. Recomputes the attention weights
-    from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. q may
-    have a multiple of the heads of k and v, each of which several heads of q then read.
+    from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. If q
+    has a multiple of the heads of k and v, several heads of q read one head of k and v.
     """
     if dropout_p:
         return NotImplemented
     softmax_scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
-    q_, k_, v_, g_, out_ = (t.to(compute_type) for t in (q, k, v, gradient, out))
-    k_, v_ = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k_, v_))
-    scores = _scores(q_, k_, is_causal, attn_mask, softmax_scale)
+    dtype, compute_type, repeats = q.dtype, torch.promote_types(q.dtype, torch.float32), q.size(1) // k.size(1)
+    q, k, v, gradient, out = (t.to(compute_type) for t in (q, k, v, gradient, out))
+    k, v = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k, v))
+    scores = _scores(q, k, is_causal, attn_mask, softmax_scale)
     weights = (scores - log_sums.to(compute_type).unsqueeze(-1)).exp()
     weights = weights.masked_fill(scores == -math.inf, 0)
-    weights_gradient = g_ @ v_.transpose(-2, -1)
-    scores_gradient = weights * (weights_gradient - (g_ * out_).sum(-1, keepdim=True)) * softmax_scale
-    gradients = (scores_gradient @ k_, scores_gradient.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
-    summed = (gradients[0], *(_sum_over_repeats(t, repeats) for t in gradients[1:]))
+    weights_gradient = gradient @ v.transpose(-2, -1)
+    scores_gradient = weights * (weights_gradient - (gradient * out).sum(-1, keepdim=True)) * softmax_scale
+    q_gradient = scores_gradient @ k
+    k_gradient, v_gradient = scores_gradient.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ gradient
+    gradients = (q_gradient, *(_sum_over_repeats(t, repeats) for t in (k_gradient, v_gradient)))
     # Eager's results are stored as [batch, length, heads, width].
-    return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in summed)
+    return tuple(t.to(dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gradients)
 
 
 def _scores(
@@ -165,7 +166,7 @@ def attention(
 ) -> torch.Tensor:  # fmt: skip
     """Returns attention's output and the logarithms of the softmax sums [batch, heads, length], as eager does.
 
-    The output is that of torch's decomposition, whose second result is the attention weights instead.
+    The output comes from torch's decomposition, whose second result, the attention weights, is not used.
     """
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
@@ -219,8 +220,11 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     margins = 1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)
     # Eager's kernel ignores margins that are NaN.
     losses = torch.where(has_margin & (margins > 0), margins, 0).sum((1, 2)) / classes
-    total = losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM or x.dim() < 2 else losses
-    return total, is_target.to(x.dtype).reshape(target.shape)
+    if reduction == _MEAN:
+        losses = losses.mean()
+    elif reduction == _SUM or x.dim() < 2:
+        losses = losses.sum()
+    return losses, is_target.to(x.dtype).reshape(target.shape)
 
 
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -341,7 +345,9 @@ def multi_margin_loss(
     if weight is not None:
         losses = losses * weight[labels]
     losses = losses.sum(1) / scores.size(1)
-    return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses.reshape(target.shape)
+    if reduction == _MEAN:
+        return losses.mean()
+    return losses.sum() if reduction == _SUM else losses.reshape(target.shape)
 
 
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ def fractional_max_pool(
     # The index of each element of each window: [n, channels, *result_sizes, *kernel_sizes].
     indices = samples.new_zeros([1] * (2 + 2 * dims), dtype=torch.int64)
     for dim in range(dims):
-        # The samples of images are those of the width and of the height; those of volumes are in the order of the dims.
+        # Samples of images are in the order width, height; those of volumes are in the order of the dims.
         sample = samples[..., dims - 1 - dim if dims == 2 else dim]
         positions = _window_positions(sample, sizes[dim], kernel_sizes[dim], result_sizes[dim])
         shape = [*positions.shape[:2], *[1] * (2 * dims)]

@@ -19,7 +19,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime import LoadedProgram
 
-# Maximum number of sets of sizes with separate code, for each graph: each takes the memory of its intermediates.
+# Maximum number of sets of sizes with separate code, for each graph: each set takes the memory of its intermediates.
 # None is evicted, because a program that cycles through more sets would compile all the time.
 MAX_SIZES = 16
 # Maximum number of sets of sizes whose calls are counted; counting starts again when there are more.
@@ -96,7 +96,7 @@ class FrequentSizes:
 def _add_program(
     owner: weakref.ref[FrequentSizes], symbols: Mapping[str, int], submitted: float, artifact: Artifact
 ) -> None:
-    """Adds an artifact that was submitted at the time `submitted` to its graph, unless the graph is released."""
+    """Adds an artifact to its graph, unless the graph is released. `submitted` is the time of the submission."""
     frequent = owner()
     if frequent is not None:
         frequent.add(symbols, artifact, time.monotonic() - submitted)

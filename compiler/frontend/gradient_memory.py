@@ -25,7 +25,7 @@ _MIN_GRADIENTS_TO_IDLE = 4
 
 @runtime_checkable
 class GraphMemory(Protocol):
-    """What is planned about the memory of a compiled graph: that of its inputs and results."""
+    """The planned memory of the inputs and results of a compiled graph."""
 
     def bytes_of_inputs(self) -> dict[int, int]:
         """Returns the bytes that inputs should have so that results can be written to them, by number of the input."""
@@ -37,7 +37,7 @@ class GraphMemory(Protocol):
         """Makes the tensor at `position` of the results have at least `size` bytes of memory in later calls."""
 
     def free_after_use(self, position: int) -> None:
-        """Makes memory of later tensors at `position` be freed with them, instead of being kept for reuse."""
+        """Makes later tensors at `position` of the results free their memory, instead of keeping it for reuse."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,16 @@ def share_memory(forward: ForwardGraph, backward: object, aten: GraphModule, scr
 
 
 def _positions_of_saved_tensors(results: Sequence[str], backward: GraphModule) -> dict[int, int]:
-    """Returns the position in the forward graph's `results` of each input of `backward` that is one, by its number."""
+    """Returns the position of each saved tensor in the forward graph's `results`, by its number among the inputs.
+
+    These are the inputs of `backward`.
+    """
     inputs = [node.name for node in backward.graph.nodes if node.op == "placeholder"]
     return {number: results.index(name) for number, name in enumerate(inputs) if results.count(name) == 1}
 
 
 def lend_saved_tensors(run: Runner, lend: Lend) -> Runner:
-    """Returns `run`, a backward graph, with the arguments as a list; it may write results to its arguments' memory."""
+    """Returns a function that calls `run`, a backward graph, with a list of arguments, whose memory `lend` lends."""
 
     def call(arguments: list[Any]) -> Any:
         # AOTAutograd has released the saved tensors: from here on, only `inputs` refers to them.

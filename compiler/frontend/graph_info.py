@@ -180,8 +180,8 @@ def _row(
 ) -> NodeRow:
     """Returns the row of a node.
 
-    `positions` are the rows of other nodes. Adds the lines that call the node to `caller_locations`, each with its
-    index there, by which the row refers to it.
+    `positions` are the rows of other nodes. `caller_locations` maps lines to indices; the lines that call the node are
+    added, and the row has their indices.
     """
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")
@@ -256,15 +256,15 @@ def _bytes(value: Tensor) -> int:
 def _captured_bytes(tensors: Sequence[Tensor]) -> int:
     """Returns the bytes of tensors in the captured call, for tensors with symbolic sizes.
 
-    Returns 0 if no size is symbolic, so that `_bytes` has the answer, and if a size depends on data.
+    Returns 0 if no size is symbolic, because `_bytes` then has the answer, and if a size depends on data.
     """
     counts = [tensor.numel() for tensor in tensors]
     if all(isinstance(elements, int) for elements in counts):
         return 0
-    known = [elements if isinstance(elements, int) else elements.node.hint for elements in counts]
-    if None in known:
+    captured_counts = [count if isinstance(count, int) else count.node.hint for count in counts]
+    if None in captured_counts:
         return 0
-    return sum(int(n) * tensor.element_size() for n, tensor in zip(known, tensors, strict=True))
+    return sum(int(count) * tensor.element_size() for count, tensor in zip(captured_counts, tensors, strict=True))
 
 
 def main_dtype(operations: list[Op]) -> str:

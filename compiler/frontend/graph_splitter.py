@@ -292,7 +292,7 @@ class SplitGraph:
         return [node for node in self._not_compiled() if computes_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
-        """Returns the nodes of pieces that run in eager, also of those that `compile_piece` has returned unchanged."""
+        """Returns the nodes of pieces that run in eager, also of pieces that `compile_piece` has returned unchanged."""
         eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
@@ -328,8 +328,8 @@ def computing_nodes(module: GraphModule) -> list[Node]:
 def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
     """Returns the pieces of a graph in the order in which they run.
 
-    The nodes in `reasons` run in eager. All pieces have the first reason, and the line of the first of these nodes, as
-    the reason and the line of the cut.
+    The nodes in `reasons` run in eager. The first reason, and the line of the first of these nodes, are the reason and
+    the line of the cut in all pieces.
     """
     levels = _assign_levels(aten.module, reasons)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
@@ -346,9 +346,9 @@ def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
 def _assign_levels(module: GraphModule, reasons: Reasons) -> dict[Node, int]:
     """Returns the level of the piece of each node: pieces of even levels are compiled, those of odd levels are eager.
 
-    A node goes into the first piece of its kind that is not before a piece of its operands. Nodes with effects keep
-    their order. A node that selects one of several results is in the piece of its producer, because only tensors are
-    passed between pieces.
+    A node goes into the first piece of its kind, compiled or eager, that is not before a piece of its operands. Nodes
+    with effects keep their order. A node that selects one of several results is in the piece of its producer, because
+    only tensors are passed between pieces.
     """
     levels: dict[Node, int] = {}
     effect_level = 0
@@ -387,7 +387,7 @@ def _make_piece(
 ) -> GraphPiece:
     """Returns piece `number` of a graph, with copies of `nodes` and of the constants that these read.
 
-    Its inputs are the values of other nodes that they read, and the numbers on which their sizes depend.
+    The inputs of the piece are the values of other nodes that `nodes` read, and the numbers on which sizes depend.
     """
     inside = set(nodes)
     external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)

@@ -67,9 +67,14 @@ def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners
     if padding == _PAD_WITH_ZEROS:
         return position
     if padding == _PAD_BY_REFLECTION:
-        position = _reflect(position, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
+        position = _reflect(position, *_reflection_range(size, align_corners))
     # Written so that NaN becomes 0.
     return torch.where(position > 0, position, 0).clamp_max(size - 1)
+
+
+def _reflection_range(size: int, align_corners: bool) -> tuple[float, int]:
+    """Returns the lower end of a dim at which positions are reflected, and the period of the reflected positions."""
+    return (0, 2 * (size - 1)) if align_corners else (-0.5, 2 * size)
 
 
 def _reflect(position: torch.Tensor, low: float, period: int) -> torch.Tensor:
@@ -213,7 +218,7 @@ def _pad_slope(position: torch.Tensor, size: int, padding: int, align_corners: b
     if padding == _PAD_WITH_ZEROS:
         return sign
     if padding == _PAD_BY_REFLECTION:
-        low, period = 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size)
+        low, period = _reflection_range(size, align_corners)
         if period == 0:
             return torch.zeros_like(position)
         distance = (position - low).abs()

@@ -22,10 +22,10 @@ def partition(
 ) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
 
-    Tensors between them are row-major.
+    Tensors between the two graphs are row-major.
 
-    PyTorch keeps an unused op that may draw numbers, but fails if such an op has several results and no node selects
-    one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager; others are
+    PyTorch keeps an unused op that may draw random numbers, but fails if such an op has several results and no node
+    selects one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager; others are
     removed. `inputs` and `options` are those of PyTorch's partitioners.
     """
     # Imported here: the import takes long, and a program without gradients has no joint graph.
@@ -66,7 +66,7 @@ def _draws_numbers(node: Node) -> bool:
 
 
 def remove_repeated_draws(backward: GraphModule) -> None:
-    """Removes the random ops that the forward graph has already run, and what only they read.
+    """Removes the random ops that the forward graph has already run, and the nodes that only these ops read.
 
     AOTAutograd copies them into both graphs, because ops that draw numbers are not removed if they are unused.
     """
@@ -90,11 +90,7 @@ def repeat_views(joint: GraphModule) -> None:
     is larger than all of them together and is not saved for another reason, because saving it would take more memory.
     """
     forward = _forward_nodes(joint)
-    readers: dict[Node, list[Node]] = {}
-    for user in joint.graph.nodes:
-        for source in user.all_input_nodes if user not in forward and user.op != "output" else ():
-            if source in forward:
-                readers.setdefault(source, []).append(user)
+    readers = _backward_readers(joint, forward)
     copies: dict[Node, Node] = {}
     first_backward = _first_backward_node(forward, joint)
     for source, views in _views_to_repeat(readers).items():
@@ -112,6 +108,18 @@ def repeat_views(joint: GraphModule) -> None:
         min(copy.users).prepend(copy)
     if copies:
         joint.recompile()
+
+
+def _backward_readers(joint: GraphModule, forward: set[Node]) -> dict[Node, list[Node]]:
+    """Returns, for each node of `forward` that backward ops read, these ops in order."""
+    readers: dict[Node, list[Node]] = {}
+    for user in joint.graph.nodes:
+        if user in forward or user.op == "output":
+            continue
+        for source in user.all_input_nodes:
+            if source in forward:
+                readers.setdefault(source, []).append(user)
+    return readers
 
 
 def _first_backward_node(forward: set[Node], joint: GraphModule) -> Node:
@@ -141,7 +149,8 @@ def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[
     The views are in order, the nearest first. `readers` maps forward nodes to the backward nodes that read them.
     """
     chains = {node: list(_views_from(node)) for node in readers}
-    n_read: dict[Node, Any] = {}  # by base, the number of elements of all its views that are read
+    # By base, the number of elements of all its views that are read.
+    n_read: dict[Node, Any] = {}
     for node, chain in chains.items():
         for _, base in chain:
             n_read[base] = n_read.get(base, 0) + node.meta["val"].numel()
@@ -232,7 +241,7 @@ def save_row_major(joint: GraphModule) -> None:
 def _incompatible_views(joint: GraphModule, forward: set[Node], values: dict[Node, Any]) -> list[Node] | None:
     """Returns the views of the backward graph that are not possible if it reads `values`, which have other strides.
 
-    Runs the ops that depend on them on fake tensors, for the strides of their results. (The metadata keeps eager's
+    Runs the ops that depend on `values` on fake tensors, for the strides of their results. (The metadata keeps eager's
     strides, which the graph's results have.) Returns `None` if an op reads memory by strides.
     """
     views = list[Node]()
@@ -324,18 +333,22 @@ def scatter_into_sums(joint: GraphModule) -> None:
             continue
         for x, scattered in (node.args, node.args[::-1]):
             if _is_scattered_into_zeros(scattered) and _is_only_read_by(x, node) and _has_form_of(x, node):
-                with joint.graph.inserting_before(node):
-                    _, indices, values, accumulate = scattered.args
-                    new = joint.graph.call_function(aten.index_put.default, (x, indices, values, accumulate))
-                new.meta = dict(node.meta)
-                node.replace_all_uses_with(new)
-                zeros = scattered.args[0]
-                # Not by `eliminate_dead_code`: unused ops that draw numbers have to stay.
-                for unused in (node, scattered, zeros):
-                    if not unused.users:
-                        joint.graph.erase_node(unused)
+                _replace_by_scatter(joint, node, x, scattered)
                 break
     joint.recompile()
+
+
+def _replace_by_scatter(joint: GraphModule, node: Node, x: Node, scattered: Node) -> None:
+    """Replaces `node`, the sum of `x` and `scattered`, by a scatter of the values of `scattered` into `x`."""
+    zeros, *arguments = scattered.args
+    with joint.graph.inserting_before(node):
+        new = joint.graph.call_function(torch.ops.aten.index_put.default, (x, *arguments))
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    # Not by `eliminate_dead_code`: unused ops that draw numbers have to stay.
+    for unused in (node, scattered, zeros):
+        if not unused.users:
+            joint.graph.erase_node(unused)
 
 
 def _is_scattered_into_zeros(node: object) -> bool:

@@ -61,7 +61,8 @@ def solve_ex(
 ) -> tuple[torch.Tensor, ...]:
     """Solves `a x = b`, or `x a = b` unless `left`; as in NumPy, `b` may hold one vector for each matrix.
 
-    Also returns the factors of `a`, whatever its memory layout, because the gradient solves with them again.
+    Returns x, the LU factors and pivots of `a`, and LAPACK's `info` of each matrix. The factors are those of `a` for
+    every memory layout, because the gradient solves with them again.
     """
     if check_errors:
         return NotImplemented
@@ -85,12 +86,12 @@ def qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, ...]:
     if any(isinstance(size, torch.SymInt) for size in a.shape):
         return NotImplemented  # torch has no shape function of `geqrf` and would run it
     rows, columns = a.shape[-2:]
-    rank = min(rows, columns)
+    inner_size = rows if mode == "complete" else min(rows, columns)  # the columns of Q, and the rows of R
     packed, taus = aten.geqrf(a)
-    r = _to_column_major(packed[..., : rows if mode == "complete" else rank, :].triu())
+    r = _to_column_major(packed[..., :inner_size, :].triu())
     if mode == "r":
         return a.new_empty(0), r
-    return _first_columns(packed, taus, rows if mode == "complete" else rank), r
+    return _first_columns(packed, taus, inner_size), r
 
 
 def householder_product(packed: torch.Tensor, taus: torch.Tensor) -> torch.Tensor:

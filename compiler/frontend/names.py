@@ -18,14 +18,14 @@ from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.runtime.torch_values import to_plain_argument
 
-# The path of this package may contain a symbolic link, so both spellings are listed.
 _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
-# With the separator, because the path of torchvision begins with that of torch.
+# With the separator, because the path of torchvision begins with that of torch. The path of this package may contain a
+# symbolic link, so both spellings are listed.
 _LIBRARY_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_TORCH_FOLDER, _OWN_FOLDER, _OWN_FOLDER.resolve()))
 # A frame in the text of a stack trace.
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-# The root of a path in Dynamo's spelling, such as `L['self']`, and one of the parts after it.
+# The root of a path in Dynamo's spelling, such as `L['self']` (L for locals, G for globals), and a part after the root.
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PATH_PART = re.compile(r"""\['([^']*)'\]|\["([^"]*)"\]|\[(\d+)\]|\.(\w+)""")
 # Roots of Dynamo's paths that names omit: the module itself, and the variables of wrappers around the user's function.
@@ -79,7 +79,8 @@ def _to_dotted(path: str) -> str:
 
 def python_line(node: torch.fx.Node) -> str:
     """Returns `file:line` of the innermost frame of `node` outside of torch and of this package; "" without one."""
-    return next(iter(reversed(python_frames(node))), "")
+    frames = python_frames(node)
+    return frames[-1] if frames else ""
 
 
 def python_frames(node: torch.fx.Node) -> list[str]:
@@ -111,7 +112,9 @@ def schema_of(target: Callable[..., object] | str) -> Schema | None:
         return None
     schema = target._schema
     try:
-        parameters = tuple(Parameter(a.name, str(a.type), _default(a)) for a in schema.arguments)
+        parameters = tuple(
+            Parameter(argument.name, str(argument.type), _default(argument)) for argument in schema.arguments
+        )
     except TypeError:
         return None
     return Schema(parameters, tuple(str(result.type) for result in schema.returns))
@@ -120,8 +123,6 @@ def schema_of(target: Callable[..., object] | str) -> Schema | None:
 def _default(argument: torch.Argument) -> object:
     """Returns the default value of an argument as a plain value. Raises `TypeError` if it has no plain form."""
     value = argument.default_value
-    return (
-        [to_plain(to_plain_argument(item)) for item in value]
-        if isinstance(value, list)
-        else to_plain(to_plain_argument(value))
-    )
+    if isinstance(value, list):
+        return [to_plain(to_plain_argument(item)) for item in value]
+    return to_plain(to_plain_argument(value))

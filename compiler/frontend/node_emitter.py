@@ -82,7 +82,7 @@ class NodeEmitter(TorchDispatchMode):
         """Adds one node that calls `target`; `value` is its result as a fake tensor, or a list of these.
 
         Fake tensors among the arguments are replaced by their nodes, symbolic sizes by nodes that compute them. Without
-        a `name`, the node has that of the node which is replaced, and a suffix.
+        a `name`, the node has the name of the replaced node, and a suffix.
         """
         origin = self._origin
         assert origin is not None
@@ -139,9 +139,9 @@ class NodeEmitter(TorchDispatchMode):
         return value
 
     def _keep_sizes(self, node: Node, value: object) -> None:
-        """Equates the data-dependent sizes of a part, for which PyTorch makes new symbols, with those of the origin.
+        """Equates the data-dependent sizes of an emitted node, which have new symbols, with the sizes of the origin.
 
-        Offsets differ: they count the elements of parts.
+        Offsets differ: they count the elements of parts, not complex numbers.
         """
         assert self._origin is not None
         bindings = self._origin.meta.get("unbacked_bindings") or {}

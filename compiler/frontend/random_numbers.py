@@ -138,9 +138,9 @@ def restores_states(module: GraphModule) -> bool:
 class _RandomRewriter:
     """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it.
 
-    Each replaced op has another stream of the seed. PyTorch's checkpoints draw the same numbers twice from one state of
-    the generator. In place of that state, the first op returns a separate seed, derived from the graph's, from which
-    both ops draw their stream 0.
+    Each replaced op has a separate stream of the seed. PyTorch's checkpoints draw the same numbers twice from one state
+    of the generator. In place of that state, the first op returns a separate seed, derived from the graph's seed; both
+    ops draw stream 0 of it.
     """
 
     def __init__(self, module: GraphModule, emitter: NodeEmitter, draws_seed: bool) -> None:
@@ -171,17 +171,8 @@ class _RandomRewriter:
             return
         if node.kwargs.get("generator") is not None:
             return
-        kwargs = {key: item for key, item in node.kwargs.items() if key not in _FORM_ARGUMENTS}
         nodes_before = set(self._module.graph.nodes)
-        with self._module.graph.inserting_before(node), self._emitter.replacing(node):
-            args, rule_kwargs = map_arg((random_op.args, kwargs), self._operand)
-            seed = self._emitter.register_value(self._fake_seed(), random_op.state or self._seed)
-            saved_seed = torch.ops.buddy.philox64.default(seed, self._streams, []) if random_op.saves_state else None
-            if saved_seed is not None:
-                bits = RandomBits(saved_seed, 0, result)
-            else:
-                bits = RandomBits(seed, self._streams if random_op.state is None else 0, result)
-            replacement = DISTRIBUTION_RULES[random_op.op](bits, *args, **rule_kwargs)
+        saved_seed, replacement = self._emit(node, random_op, result)
         if replacement is NotImplemented:
             self._remove_new_nodes(nodes_before)
             return
@@ -197,10 +188,27 @@ class _RandomRewriter:
                 user.meta["val"] = self._fake_seed()
         self._replace_results(node, (saved_seed, replacement))
 
+    def _emit(self, node: Node, random_op: _RandomOp, result: torch.Tensor) -> tuple[torch.Tensor | None, Any]:
+        """Emits the ops of the rule of `node`; `result` has the form of the random op's first result.
+
+        Returns the seed that replaces the generator's state, `None` if `node` does not save it, and the result of the
+        rule.
+        """
+        kwargs = {key: item for key, item in node.kwargs.items() if key not in _FORM_ARGUMENTS}
+        with self._module.graph.inserting_before(node), self._emitter.replacing(node):
+            args, rule_kwargs = map_arg((random_op.args, kwargs), self._operand)
+            seed = self._emitter.register_value(self._fake_seed(), random_op.state or self._seed)
+            saved_seed = torch.ops.buddy.philox64.default(seed, self._streams, []) if random_op.saves_state else None
+            if saved_seed is not None:
+                bits = RandomBits(saved_seed, 0, result)
+            else:
+                bits = RandomBits(seed, self._streams if random_op.state is None else 0, result)
+            return saved_seed, DISTRIBUTION_RULES[random_op.op](bits, *args, **rule_kwargs)
+
     def _value(self, node: Node, random_op: _RandomOp) -> torch.Tensor | None:
         """Returns the fake result of the random op.
 
-        It is computed here for an op inside a higher-order op, because PyTorch records no result for these.
+        It is computed here for an op inside a higher-order op, because PyTorch records no result for such an op.
         """
         if node.target is random_op.op:
             return node.meta["val"]

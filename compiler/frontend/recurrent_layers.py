@@ -73,7 +73,7 @@ def _unrolled_layer(
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
     """Runs one direction of one layer by PyTorch's decompositions, which make one set of nodes per step.
 
-    `of_steps` is that for sequences of one length, `of_packed` that for packed sequences.
+    `of_steps` is the decomposition for sequences of equal length, `of_packed` the one for packed sequences.
     """
     hidden = states if len(states) > 1 else states[0]
     if batch_sizes is None:
@@ -84,7 +84,10 @@ def _unrolled_layer(
 
 
 def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) -> Layer:
-    """Returns an unrolled GRU or RNN; the cells compute one step of sequences of one length, and of packed ones."""
+    """Returns an unrolled GRU or RNN.
+
+    `cell` computes one step of sequences of equal length, `cell_of_packed` one of packed sequences.
+    """
     return partial(
         _unrolled_layer, partial(unrolled.one_layer_rnn, hidden_fn=cell),
         partial(unrolled.one_layer_rnn_data, hidden_fn=cell_of_packed),
@@ -153,7 +156,7 @@ def _run_layers(
 
 
 def _rule_for_steps(implementations: _LayerImplementations) -> Callable[..., Any]:
-    """Returns the rule of an overload `input`, whose sequences have one length."""
+    """Returns the rule of an overload `input`, whose sequences have equal lengths."""
 
     def rule(
         steps: torch.Tensor, hx: Any, weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int,

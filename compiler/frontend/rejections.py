@@ -1,4 +1,4 @@
-"""Rejects graphs with unsupported inputs, and makes compiled code reject the calls that eager rejects, with its errors.
+"""Rejects graphs with unsupported inputs, and makes compiled code raise eager's errors for calls that eager rejects.
 
 Two checks find calls that eager may reject. While AOTAutograd traces a graph, each ATen op on small tensors is called
 once in eager on plain values (zeros and ones) of the same shapes and dtypes; if an op raises, the graph is suspected.
@@ -75,8 +75,8 @@ def _unsupported(node: Node, layout: torch.layout) -> UnsupportedGraphError:
 def _check_tangents() -> None:
     """Raises `UnsupportedGraphError` inside `forward_ad.dual_level()`, where inputs may have tangents.
 
-    Compiled code would drop them: neither the graph nor the dispatch keys of a tensor show a tangent, and TorchDynamo
-    does not compile again for it. The guard makes it compile again when the level changes.
+    Compiled code would drop tangents: neither the graph nor the dispatch keys of a tensor show them, and TorchDynamo
+    does not compile again for them. The guard makes TorchDynamo compile again when the level changes.
     """
     context = TracingContext.try_get()
     if context is not None:
@@ -210,8 +210,11 @@ def _is_rejected(
     def to_plain(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
-        is_inexact = value.dtype.is_floating_point or value.dtype.is_complex
-        fill = 1 if is_inexact else integer_fill if value.dtype is not torch.bool else 0
+        fill = integer_fill
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            fill = 1
+        elif value.dtype is torch.bool:
+            fill = 0
         return torch.full(value.shape, fill, dtype=value.dtype, device="cpu")
 
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.no_grad():
@@ -248,7 +251,7 @@ def _add_location(error: Exception, node: Node) -> None:
 class _OrderedBags(TorchDispatchMode):
     """Raises for sums and means of bags whose offsets decrease.
 
-    Eager only rejects these with several threads. With one thread, it reads memory outside of the tensors.
+    Eager only rejects such bags with several threads. With one thread, it reads memory outside of the tensors.
     """
 
     def __torch_dispatch__(

@@ -1,8 +1,8 @@
 """Decomposes resampling of images (`upsample_*`) to the steps of eager's kernels, in their order.
 
 PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
-half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
-priority over any table of decompositions; `eager_dispatch.dispatch_like_eager` overrides them while a graph is traced.
+half precision by up to an eighth of a pixel. The Python dispatcher gives the decompositions of bilinear and bicubic
+resampling priority over any table; `eager_dispatch.dispatch_like_eager` overrides them while a graph is traced.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class ResamplingScale:
 def resample_images(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; given scales determine the steps.
+    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; `_source_step` explains `scales`.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
-    those of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
+    the sizes of this call, and Dynamo recompiles for other sizes. A call on another dtype with symbolic sizes stays
     unchanged, and so does a call in half precision, which eager rejects.
     """
     is_static = all(type(size) is int for size in (*x.shape[2:], *sizes))
@@ -82,11 +82,12 @@ def resample_gradient(
     gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
     scales: Sequence[float | None], kernel: ResamplingFilter,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns the gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
+    """Returns the gradient of images of `input_sizes` [n, channels, height, width].
 
-    Each element gets the gradients of the results that read it, times its weights. The result of linear resampling has
-    the memory format of `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half
-    precision, stays unchanged and runs in eager.
+    `gradient` is the gradient of the resampled images, `sizes` are their height and width. Each element gets the
+    gradients of the results that read it, times its weights. The result of linear resampling has the memory format of
+    `gradient`, others are contiguous, as in eager. A call with symbolic sizes, or in half precision, stays unchanged
+    and runs in eager.
     """
     if gradient.dtype in (torch.float16, torch.bfloat16) or not all(type(n) is int for n in (*input_sizes, *sizes)):
         return NotImplemented
@@ -143,7 +144,7 @@ def _antialiased_weight_row(index: int, scale: ResamplingScale, kernel: Resampli
 def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
     """Resamples in fixed point: weights are 16-bit integers, and the largest weight determines their fraction bits.
 
-    As in eager's kernel, these are at most `_MAX_FRACTION_BITS`, and as many as keep the weights below 2**15.
+    As in eager's kernel, there are at most `_MAX_FRACTION_BITS`, and as many as keep the weights below 2**15.
     """
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
     fraction_bits = next(
@@ -162,7 +163,7 @@ def _weighted_sums(
 ) -> torch.Tensor:
     """Returns the weighted sums along `dim`: element `i` of the result has the weights `rows[i]`, by source position.
 
-    `convert` makes numbers of the type of `x` of the weights. Sums are computed tap by tap, so shorter rows are padded
+    `convert` converts a weight to a number of the type of `x`. Sums are computed tap by tap, so shorter rows are padded
     with weights of 0.
     """
     taps = max((len(row) for row in rows), default=0)
@@ -267,7 +268,7 @@ DISPATCHER_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_bicubic2d.vec: [_for_bytes_only(_accept_scale_list(_cubic))],
     aten.upsample_linear1d.vec: [_drop_ignored_scales(aten.upsample_linear1d.default, doubles=False)],
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
-    # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
+    # Only eager's kernel for images ignores scales of nearest resampling; kernels for 1 and 3 dims always use them.
     aten.upsample_nearest2d.vec: [_drop_ignored_scales(aten.upsample_nearest2d.default, doubles=True)],
 }
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""Maps the results of compiled code to those of a graph: repeated results, views, inputs, numbers, strides.
+"""Maps the results of compiled code to the results of a graph: repeated results, views, inputs, numbers, strides.
 
 Results that share memory in eager also share it in compiled code. If none of them covers that memory, the producer of
 the memory is computed as an additional result, a base, and the results are views of the base.
@@ -27,7 +27,7 @@ Strides = tuple[Dim, ...] | None
 
 @dataclass(frozen=True)
 class _Computed:
-    """A result that is number `index` of those that the compiled program returns."""
+    """A result that is tensor number `index` of the compiled program's results."""
 
     index: int
 
@@ -144,7 +144,7 @@ class GraphResults:
 
     @property
     def are_computed(self) -> bool:
-        """True if the results of a call are those that compiled code returns."""
+        """True if the results of a call are the tensors that compiled code returns, unchanged and in order."""
         in_order = self._plan == [_Computed(number) for number in range(len(self._strides))]
         return in_order and all(strides is None for strides in self._strides)
 
@@ -244,7 +244,7 @@ class _Memory:
         return root, value.dtype if root.op == "placeholder" else None
 
     def _is_base(self, op: Op) -> bool:
-        """True if other results can be views of a result: it is the producer of its memory, or covers all of it."""
+        """True if other results can be views of the result of `op`, which allocates its memory or covers all of it."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():

@@ -1,4 +1,4 @@
-"""Marks the values that a forward graph saves for its backward graph, and recomputes cheap ones instead.
+"""Marks the values that a forward graph saves for its backward graph, which recomputes cheap values instead.
 
 `protocol.TrainingRole` lists the marks.
 
@@ -24,8 +24,8 @@ from buddy.compiler.protocol import TrainingRole
 # ---- marks -----------------------------------------------------------------------------------------------------------
 
 
-# The key in a node's meta of its role, with the node's opcode: a copy of the node's meta, on the input through which
-# another graph reads the node's result, has another opcode, and does not count.
+# The key in a node's meta of its role and opcode. The input through which another graph reads the node's result has a
+# copy of this meta, but another opcode, so the role does not apply to the input.
 _ROLE = "buddy_training_role"
 
 # How PyTorch draws the same random numbers in both graphs: the forward graph saves the state of the generator.
@@ -34,7 +34,7 @@ _DRAW_AGAIN = torch.ops.higher_order.run_with_rng_state
 
 
 def mark_training_roles(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
-    """Marks the nodes of a forward and its backward graph that pass a value on, or compute it in both graphs.
+    """Marks the nodes that pass a value from a forward to its backward graph, or compute a value in both graphs.
 
     The results of `forward` after the first `n_results` are saved for `backward`, whose other inputs are the incoming
     gradients. PyTorch's partitioners give an input, and a node that is computed again, the name of the forward node.
@@ -45,23 +45,28 @@ def mark_training_roles(forward: GraphModule, backward: GraphModule, n_results: 
     for node in results[n_results:]:
         _mark(node, "reread" if node.op == "placeholder" else "saved")
     for node in backward.graph.nodes:
+        source = forward_nodes.get(node.name)
         if node.op == "placeholder":
-            source = forward_nodes.get(node.name)
-            if source is not None and source.op == "placeholder":
-                _mark(node, "reread")
-            elif "tangents" not in str(node.target):  # saved states of random generators have names of their own
-                _mark(node, "saved")
-        elif node.op == "call_function" and node.name in forward_nodes:
+            _mark_backward_input(node, source)
+        elif node.op == "call_function" and source is not None:
             role: TrainingRole = "viewed" if _selects_or_views(node) else "recomputed"
             _mark(node, role)
             if role == "recomputed":
-                _mark(forward_nodes[node.name], role)
+                _mark(source, role)
         elif node.target is _DRAW_AGAIN:
             _mark(node, "recomputed")
     for node in forward_nodes.values():
         # The results of the op are the generator's state, which is saved, and the numbers.
         if node.target is getitem and node.args[0].target is _DRAW_AND_SAVE_STATE and node.args[1] == 1:
             _mark(node, "recomputed")
+
+
+def _mark_backward_input(node: Node, source: Node | None) -> None:
+    """Marks an input of a backward graph; `source` is the forward node of the same name, if there is one."""
+    if source is not None and source.op == "placeholder":
+        _mark(node, "reread")
+    elif "tangents" not in str(node.target):  # saved states of random generators have names of their own
+        _mark(node, "saved")
 
 
 def mark_repeated_view(node: Node) -> None:
@@ -121,7 +126,7 @@ def recompute_cheap_values(joint: GraphModule, forward: set[Node]) -> None:
 
     `forward` are the nodes of the forward graph. An op is copied next to its first reader, so that it belongs to the
     same repeated layer, and its result is live as briefly as possible. A value that would be computed from another
-    recomputed value is saved instead, because that one would be live until the backward pass reaches its own readers.
+    recomputed value is saved instead: the other value would be live until the backward pass reaches its own readers.
     """
     returned = set(joint.graph.output_node().all_input_nodes)
     readers = {node: [user for user in node.users if user not in forward] for node in forward}
@@ -152,7 +157,7 @@ def recompute_cheap_values(joint: GraphModule, forward: set[Node]) -> None:
 def _copy_ops(ops: Sequence[Node], replacements: Mapping[Node, Node], reader: Node) -> Node:
     """Copies `ops`, which are in order, next to `reader`, a node of the backward graph; returns the last copy.
 
-    The copies read the values of `replacements` in place of its keys.
+    The copies read `replacements[node]` in place of `node`.
     """
     copies = dict(replacements)
     for op in ops:
@@ -195,7 +200,7 @@ def _sources_of(ops: Sequence[Node]) -> Iterator[Node]:
 def _clone_of(primal: Node, joint: GraphModule, clones: dict[Node, Node]) -> Node:
     """Returns a clone of an input in the forward graph, one of `clones` if it has been cloned before.
 
-    A program may write to an input after the forward pass if eager does not save it.
+    A program may write to an input after the forward pass if eager does not save the input.
     """
     if primal not in clones:
         last_input = next(node for node in reversed(joint.graph.nodes) if node.op == "placeholder")
@@ -206,7 +211,7 @@ def _clone_of(primal: Node, joint: GraphModule, clones: dict[Node, Node]) -> Nod
 
 
 def _is_small(source: Node, node: Node) -> bool:
-    """True if `source` is a tensor with far fewer elements than `node`, so that it can be saved in its place.
+    """True if `source` is a tensor with far fewer elements than `node`, so that it can be saved in place of `node`.
 
     A view is not saved, because it shares its memory with an input that the program may write to.
     """

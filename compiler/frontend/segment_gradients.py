@@ -78,8 +78,8 @@ def _product_gradient(
 ) -> torch.Tensor:  # fmt: skip
     """Returns `element_gradient` times the product of the other elements of the segment.
 
-    That product is the result divided by the element, unless the element is 0 or NaN. It is then computed from the
-    other elements: the product of those that are neither, times 0 if another one is 0, or NaN if another one is NaN.
+    That product is the result divided by the element, unless the element is 0 or NaN. Then it is the product of the
+    other elements that are neither 0 nor NaN, times 0 if another element is 0; it is NaN if another element is NaN.
     """
     is_zero, is_nan = data == 0, data.isnan()
 
@@ -106,8 +106,8 @@ def embedding_bag(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Returns the bags [bags, width], computed by the op for inference, and the values that the backward pass needs.
 
-    The latter are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
-    Where eager's results are uninitialised memory, these are 0.
+    These values are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
+    They are 0 where eager's results are uninitialised memory.
     """
     if 0 in (*weight.shape, *indices.shape, *offsets.shape):
         return NotImplemented

@@ -20,9 +20,9 @@ _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
 def base_of_views(node: Node) -> tuple[Node, list[Node]]:
-    """Returns the node whose memory `node` uses, and the ops from `node` to it, whose results are views.
+    """Returns the base of `node`, whose memory `node` uses, and the ops from `node` to the base, which return views.
 
-    The former is an input, or an op that allocates memory; it is `node` itself if its result is not a view.
+    The base is an input, or an op that allocates memory; it is `node` itself if the result of `node` is not a view.
     """
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:

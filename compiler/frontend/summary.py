@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The default of the option `summary`: "0" or "off" disables the line.
 SUMMARY_VARIABLE = "BUDDY_SUMMARY"
-# The ops in eager that the line names; of the others it gives the number.
+# The maximum number of ops in eager that the line names; the line counts the others.
 MAX_OPS = 6
 _log = logging.getLogger("buddy.summary")
 
@@ -100,7 +100,9 @@ Counting = Callable[[], Any]
 
 @contextmanager
 def counting_graph(enabled: bool) -> Iterator[Counting]:
-    """Counts the nodes of a Dynamo graph that is compiled in the `with` block. Yields the context for later versions.
+    """Counts the nodes of a Dynamo graph that is compiled in the `with` block.
+
+    Yields a function that returns a context for versions of the graph that are compiled later.
 
     The line is logged when the call of the model ends; if no call is found, when the context ends.
     """

@@ -103,9 +103,9 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Returns a node that computes the symbolic float `node` as a tensor.
+    """Returns a node that computes the symbolic float `node` as a tensor; `tensors` caches the results.
 
-    Returns None if an op of its computation has no counterpart for tensors. Both are cached in `tensors`.
+    Returns None if an op of the computation has no counterpart for tensors.
     """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
@@ -113,7 +113,7 @@ def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | 
 
 
 def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """Adds the node of `_as_tensor`, and those that it reads, to the graph; returns it, or None."""
+    """Adds the node that `_as_tensor` returns, and the nodes that it reads, to the graph; returns it, or None."""
     target = torch.sym_float if node.target is float else node.target
     if node.op != "call_function" or (target is not torch.sym_float and target not in _FLOAT_OPS):
         return None
@@ -159,11 +159,11 @@ def _fake_mode(node: Node) -> FakeTensorMode:
 
 
 class UnknownSymbolError(BuddyError, ValueError):
-    """No input determines a size, or it has an expression that `Size` does not support."""
+    """No input determines a size, or the size has an expression that `Size` does not support."""
 
 
 class GraphSymbols:
-    """The symbols of one graph. `sources` says where a call finds the value of each, in the order of their names.
+    """The symbols of one graph. `sources` says where a call finds the value of each symbol, in the order of names.
 
     A number among the inputs that other inputs do not determine, such as a rounded float, is a separate symbol.
     """
@@ -272,8 +272,8 @@ _SLICE_TO_END = 2**63 - 1
 def record_slices(node: Node, symbols: GraphSymbols) -> None:
     """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
 
-    PyTorch may make new symbols for them if a position of the slice is symbolic. Positions are clamped to their dim,
-    like eager's.
+    PyTorch may make new symbols for the size and the offset if a position of the slice is symbolic. Positions are
+    clamped to their dim, like eager's.
     """
     if node.target not in (_SLICE, _SELECT) or not node.meta.get("unbacked_bindings"):
         return
@@ -291,8 +291,10 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
             symbols.define(value.storage_offset(), offset + clamp(node.args[2], length - 1) * stride)
             return
         start, stop, step = (*node.args[2:], None, None, None)[:3]
-        begin, end = clamp(start or 0, length), length if stop in (None, _SLICE_TO_END) else clamp(stop, length)
+        begin = clamp(start or 0, length)
+        end = length if stop in (None, _SLICE_TO_END) else clamp(stop, length)
+        step = step or 1
         symbols.define(value.storage_offset(), offset + begin * stride)
-        symbols.define(value.shape[dim], (largest(end - begin, 0) + (step or 1) - 1) // (step or 1))
+        symbols.define(value.shape[dim], (largest(end - begin, 0) + step - 1) // step)  # rounded up
     except UnknownSymbolError:
         return

@@ -1,8 +1,8 @@
 """Imports a captured graph into the torch dialect with torch-mlir's importer of FX graphs.
 
-torch-mlir imports exported programs, whose weights become literals and which it rejects if a buffer is not in the state
-dict. Here every parameter, buffer and constant is an argument, which avoids both: the function has the graph's
-arguments in the same order. The ops are decomposed as by torch-mlir's own entry point.
+When torch-mlir imports an exported program, weights become literals, and buffers must be in the state dict. Here every
+parameter, buffer and constant is an argument instead: the function has the graph's arguments in the same order. The ops
+are decomposed as by torch-mlir's own entry point.
 """
 
 from __future__ import annotations

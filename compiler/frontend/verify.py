@@ -69,21 +69,21 @@ class VerifiedGraph:
         return self._verify_call(arguments) if self._run is None else self._run(*arguments)
 
     def _verify_call(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Runs the compiled graph and eager, and returns the results of the former if they match; see the class."""
-        before = torch.get_rng_state()
+        """Runs the compiled graph and eager; returns the results of the compiled graph if they match. See the class."""
+        state_before = torch.get_rng_state()
         results = self._compiled(*arguments)
-        after = torch.get_rng_state()
-        torch.set_rng_state(before)
+        state_after = torch.get_rng_state()
+        torch.set_rng_state(state_before)
         try:
             expected = self._run_eager(arguments)
             difference = _difference(results, expected)
             if difference is not None:
                 # Not explained by a few roundings: compare with the program's own sensitivity to rounding.
                 captured = self._as_captured(arguments)
-                measure_spreads(captured, expected, before)
+                measure_spreads(captured, expected, state_before)
                 difference = _difference(results, expected, captured)
         finally:
-            torch.set_rng_state(after)
+            torch.set_rng_state(state_after)
         if difference is None:
             self._run = self._compiled
             return results
@@ -93,7 +93,7 @@ class VerifiedGraph:
             raise error
         warnings.warn(f"a graph of {len(self._aten.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
         self._run = self._aten.module
-        torch.set_rng_state(before)
+        torch.set_rng_state(state_before)
         return self._run(*arguments)
 
     def _run_eager(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

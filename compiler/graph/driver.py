@@ -21,7 +21,7 @@ NodesByGroup = dict[str, list[Op]]
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """A step of the main graph: a call of a group of ops, or a single op outside of all groups, with the `name` ""."""
+    """A step of the main graph: a call of the group `name` of ops, or a single op outside of all groups (`name` "")."""
 
     name: str
     ops: list[Op]
@@ -55,7 +55,7 @@ class GraphDriver:
         self._order = _topological_order(self._graph, unit_of)
         unit_by_name = {unit.name: unit for unit in self._order if unit.name}
         group_names = self._graph.op_groups or [_DEFAULT_GROUP]
-        # A group that lost all ops, `GetItemOp`s of other groups, has no unit.
+        # A group has no unit if all its ops are `GetItemOp`s that belong to other groups.
         groups = {name: unit_by_name[name] for name in group_names if name in unit_by_name}
         self._subgraphs_inputs = {name: _inputs(unit, unit_of) for name, unit in groups.items()}
         self._subgraphs_outputs = {name: _outputs(unit, unit_of) for name, unit in groups.items()}
@@ -127,6 +127,7 @@ def _unit_by_op(graph: Graph) -> dict[Op, _Unit]:
         source = op.args[0] if isinstance(op, GetItemOp) else op
         unit_of[op] = unit_of.get(source) or _Unit("", [])
         unit_of[op].ops.append(op)
+    # A group may also have the output, which is not an op and has no unit.
     return {op: unit_of[op] for op in graph.operations}
 
 

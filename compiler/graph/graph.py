@@ -39,13 +39,13 @@ class Graph:
 
     Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the
     placeholders that the program writes to. `symbols` says where a call finds the values of symbolic sizes. `op_groups`
-    are the ops of each subgraph of `GraphDriver`, by name, and `group_map_device` its device. `imported_ir` is an
-    imported module that is compiled instead of the nodes; nodes of an imported module have no lowering themselves.
+    has the ops of each subgraph of `GraphDriver`, by the subgraph's name, and `group_map_device` its device.
+    `imported_ir` is an imported module that is compiled instead of the nodes, which have no lowering themselves.
 
     Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
     with the arguments; after manual edits call `link()`. `fuse_ops`, `perform` and all lowering methods also call it.
 
-    Names with an underscore that are not used in this package, such as `_inputs` and `_ctx`, are Buddy-MLIR's.
+    Some names with an underscore, such as `_inputs` and `_ctx`, are Buddy-MLIR's.
     """
 
     def __init__(self, name: str = "forward", func_name: str = "forward", device: DeviceType = DeviceType.CPU) -> None:
@@ -209,10 +209,13 @@ class Graph:
                     f"{op.name} has no result types · graph {self.name}, node {op!r} · "
                     "assign its tensor_meta: shape and dtype"
                 )
-        _ = self.output
+        _ = self.output  # Raises without an output.
 
     def readers(self, node: Op) -> list[Op]:
-        """Returns the nodes that read `node`, including the output. Searches all arguments, unless in `rewriting`."""
+        """Returns the nodes that read `node`, including the output.
+
+        Searches the arguments of all nodes, except in a `rewriting` block, where the children are up to date.
+        """
         return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
 
     def set_arguments(self, node: Op, args: Iterable[object], kwargs: Mapping[str, object] | None = None) -> None:
@@ -408,9 +411,9 @@ class Graph:
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
         """Lowers the graph to a module on tensors (TOSA, linalg and others), and stores it as `_imported_module`.
 
-        The arguments of its function are the placeholders in order; with `do_params_pack`, they are one 1-D tensor per
-        element type with all parameters, in the order of `params`, and then the inputs. Raises `CompilationError` for a
-        node that can be neither compiled nor called in eager.
+        The arguments of the module's function are the placeholders in order. With `do_params_pack`, they are one 1-D
+        tensor per element type with all parameters, in the order of `params`, and then the inputs. Raises
+        `CompilationError` for a node that can be neither compiled nor called in eager.
         """
         self._imported_module = graph_lowering().top_level(self, do_params_pack).module
 

@@ -173,7 +173,7 @@ def topological_order(
         path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(dependencies(item))}
         while path:
             top = next(reversed(path))
-            dependency = next((item for item in path[top] if item not in placed), None)
+            dependency = next((candidate for candidate in path[top] if candidate not in placed), None)
             if dependency is None:
                 placed[top] = None
                 del path[top]

@@ -1,7 +1,7 @@
-"""The nodes of the Buddy graph: the base class of op classes, with arguments, schema, and metas of the results.
+"""The nodes of the Buddy graph: `Op`, the base class of all op classes, and the classes of general nodes.
 
-A node only has the arguments that its call passed. Conversion to the torch dialect (`ops.torch_mlir`) also needs the
-defaults of omitted arguments, and each argument's type; `Schema` has these.
+A node's metas are the shapes and element types of its results. A node only has the arguments that its call passed.
+Conversion to the torch dialect (`ops.torch_mlir`) also needs each argument's type and default; `Schema` has these.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NodeMeta(TensorMeta):
 
     def __init__(self, node: Op) -> None:
         # `TensorMeta` is frozen, so normal assignment raises. `_draft` has the keys that a script has assigned to a
-        # node without metas: the node gets metas when both are there.
+        # node without metas: the node gets metas once both keys are assigned.
         object.__setattr__(self, "_node", node)
         object.__setattr__(self, "_draft", {})
 
@@ -50,7 +50,7 @@ class NodeMeta(TensorMeta):
         return self._first_meta.dtype
 
     def _content(self) -> dict[str, object]:
-        """Returns the node's shape and dtype by key; of a node without metas, the keys that a script has assigned."""
+        """Returns the node's shape and dtype by key; for a node without metas, the keys in `_draft`."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
@@ -204,7 +204,7 @@ class Op:
 
     @property
     def parents(self) -> list[Op]:
-        """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
+        """Returns the nodes that this node reads, without duplicates, in order of first use; then declared parents."""
         read_nodes = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
         if not self._declared_parents:
             return read_nodes
@@ -220,7 +220,7 @@ class Op:
 
     @property
     def tensor_meta(self) -> NodeMeta:
-        """Shape and element type of the first result; `NodeMeta` describes nodes with several. Can be assigned.
+        """Shape and element type of the first result; see `NodeMeta` for several results. Can be assigned.
 
         Its `shape` and `dtype` raise `ValueError` if the node has no tensor result.
         """
@@ -237,7 +237,8 @@ class Op:
     def add_argument(self, argument: object, arg_index: int = 0) -> None:
         """Appends an argument: a node, a node's name, or a value.
 
-        Raises `GraphError` if `arg_index` is not 0: a `GetItemOp` picks one of several results.
+        `arg_index` is the index of the result of `argument`. Raises `GraphError` if the index is not 0: any other
+        result is read through a `GetItemOp`.
         """
         if arg_index:
             raise GraphError(f"argument {argument} of {self.name}, result {arg_index}: read it through a GetItemOp")
@@ -246,7 +247,7 @@ class Op:
             self._declared_parents.append(argument)
 
     def add_parent(self, parent: Op | str) -> None:
-        """Declares `parent`, a node or the name of one, to be a parent of this node. An argument must read it."""
+        """Declares `parent`, a node or a node's name, to be a parent of this node. An argument must read the parent."""
         self._may_be_child = True
         if isinstance(parent, Op):
             parent.add_children(self)
@@ -357,8 +358,8 @@ class ReduceOp(Op):
 class PlaceholderOp(Op):
     """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`.
 
-    `is_zero` says that its elements are integers, all of them 0 when the graph was captured. They may have changed.
-    `is_saved` says that the graph is a backward graph, for which the forward graph computed the value.
+    `is_zero` says that its elements are integers, and were all 0 when the graph was captured. They may have changed.
+    `is_saved` says that the graph is a backward graph, and the value is one that the forward graph has computed.
     """
 
     op_type = OpType.PlaceholderType
@@ -422,12 +423,13 @@ def normalize_dim(dim: int, rank: int) -> int:
 
 
 def permutation_of(node: Op) -> list[int]:
-    """Returns the operand's dim that becomes each dim of the result, for a `t`, `transpose` or `permute` node."""
+    """Returns, for each result dim of a `t`, `permute` or `transpose` node, the operand's dim that becomes it."""
     rank = len(node.tensor_meta.shape)
-    if len(node.args) == 1:
+    if len(node.args) == 1:  # t(operand)
         return list(range(rank))[::-1]
-    if len(node.args) == 2:
+    if len(node.args) == 2:  # permute(operand, dims)
         return [normalize_dim(dim, rank) for dim in node.args[1]]
+    # transpose(operand, first, second)
     order = list(range(rank))
     first, second = normalize_dim(node.args[1], rank), normalize_dim(node.args[2], rank)
     if rank:

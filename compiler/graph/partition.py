@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
@@ -29,8 +29,8 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_lengt
 
     A part has at most `3 * part_length / 2` nodes, unless all cuts there are impossible: a value that is not a single
     tensor is not passed from one part to another. `readers` maps a node's name to the names of its readers. A cut is
-    made where the fewest values are live, and of these where they have the fewest bytes: before a quantised tensor is
-    converted to floats, for instance, so that the next part converts it in the loops of its own ops.
+    made where the fewest values are live, and among such places where these have the fewest bytes: before a quantised
+    tensor is converted to floats, for instance, so that the next part converts it in the loops of its own ops.
     """
     live = _live_values(nodes, readers)
     parts: list[tuple[Op, ...]] = []
@@ -50,28 +50,28 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_lengt
 
 
 def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[tuple[float, int]]:
-    """Returns, for each node, how many results of `nodes` that later ones read are live before it, and their bytes.
+    """Returns, for each node, the number of values that are live before it, and their bytes.
 
-    The number is infinite if no cut is possible there. A size that is symbolic counts as 1.
+    A value is live from the node of `nodes` that computes it to the last node of `nodes` that reads it. The number is
+    infinite if no cut is possible before the node. A size that is symbolic counts as 1.
     """
     positions = {op.name: i for i, op in enumerate(nodes)}
     # At each position, the change of both numbers compared with the position before.
-    change = [(0, 0)] * (len(nodes) + 1)
+    count_change, bytes_change = [0] * (len(nodes) + 1), [0] * (len(nodes) + 1)
     is_cut_forbidden = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
         size = _result_bytes(op)
-        change[i + 1] = (change[i + 1][0] + 1, change[i + 1][1] + size)
-        change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
+        count_change[i + 1] += 1
+        bytes_change[i + 1] += size
+        count_change[last + 1] -= 1
+        bytes_change[last + 1] -= size
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
         if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
             is_cut_forbidden[i + 1 : last + 1] = [True] * (last - i)
-    live, count, size = list[tuple[float, int]](), 0, 0
-    for i in range(len(nodes)):
-        count, size = count + change[i][0], size + change[i][1]
-        live.append((float("inf") if is_cut_forbidden[i] else count, size))
-    return live
+    live = zip(is_cut_forbidden, accumulate(count_change), accumulate(bytes_change), strict=True)
+    return [(math.inf if is_forbidden else count, size) for is_forbidden, count, size in live][: len(nodes)]
 
 
 def _result_bytes(op: Op) -> int:
@@ -89,7 +89,7 @@ MIN_NODES = 8
 # parts compile faster, but more values go through memory from one part to the next.
 MAX_MAIN_NODES = 256
 PART_NODES = 96
-# The name of the functions of parts.
+# The name of the functions of parts. A part's label has the form of a list item's, `part.0`.
 PART = "part"
 
 # The shortest module path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
@@ -166,8 +166,10 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     readers = _reader_names([*ops, graph.output])
     ops, reader_of = _move_constants_to_readers(ops, readers, kinds)
-    runs = _split_long_runs(_unlabel_unique(_runs(ops, readers, reader_of), kinds), readers)
-    runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
+    runs = _unlabel_unique(_runs(ops, readers, reader_of), kinds)
+    runs = _split_long_runs(runs, readers)
+    if len(ops) < len(graph.operations):
+        runs = _add_observers(runs, graph)
     keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
     for run, key in zip(runs, keys, strict=True):
@@ -186,7 +188,7 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
 def _move_constants_to_readers(
     ops: Sequence[Op], readers: Mapping[str, set[str]], kinds: Mapping[str, NodeType]
 ) -> tuple[list[Op], dict[str, Op]]:
-    """Returns `ops`, with each op that depends only on parameters and has one reader directly before that reader.
+    """Returns `ops`; each op that depends only on parameters, and has one reader, is directly before that reader.
 
     A weight that is transposed or converted first is then a parameter of the function that multiplies it, and is packed
     before the calls. Otherwise the first function would compute all of these ops and pass their results to the other
@@ -211,7 +213,7 @@ def _move_constants_to_readers(
     for op in ops:
         if op.name in reader_of:
             continue
-        # Visits `op`, then the moved ops that it reads, then those that they read; the order is the reverse.
+        # The walk visits each reader before the moved ops that it reads, so the graph's order is the reverse.
         pending, reversed_order = [op], list[Op]()
         while pending:
             reversed_order.append(pending.pop())
@@ -246,19 +248,19 @@ def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]], reader_of: 
 
 def _add_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
     """Returns the runs with the graph's `ObserveOp`s, each after the node that it follows in the graph."""
-    followers: dict[str, list[Op]] = {}
-    last = ""
+    observers: dict[str, list[Op]] = {}
+    predecessor = ""
     for op in graph.operations:
         if isinstance(op, ObserveOp):
-            followers.setdefault(last, []).append(op)
+            observers.setdefault(predecessor, []).append(op)
         else:
-            last = op.name
-    readers, with_observers = _reader_names(graph.body), []
+            predecessor = op.name
+    readers = _reader_names(graph.body)
+    with_observers = []
     for run in runs:
-        nodes = tuple(op for node in run.nodes for op in (node, *followers.get(node.name, ())))
-        with_observers.append(
-            _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, readers)) if run.label else _Run("", nodes, (), ())
-        )
+        nodes = tuple(op for node in run.nodes for op in (node, *observers.get(node.name, ())))
+        inputs, outputs = (_inputs(nodes), _outputs(nodes, readers)) if run.label else ((), ())
+        with_observers.append(_Run(run.label, nodes, inputs, outputs))
     return with_observers
 
 
@@ -275,7 +277,7 @@ def _unlabel_unique(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list
 def _split_long_runs(runs: Sequence[_Run], readers: Mapping[str, set[str]]) -> list[_Run]:
     """Joins adjacent runs without a label, and splits them into parts that become functions.
 
-    Returns the runs as they are if those without a label have at most `MAX_MAIN_NODES` nodes in total.
+    Returns the runs unchanged if the runs without a label have at most `MAX_MAIN_NODES` nodes in total.
     """
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)

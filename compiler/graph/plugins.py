@@ -97,8 +97,8 @@ RegistrationKey = tuple[RegistrationKind, str]
 
 _PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
-# Registries of modules that this one must not import, by module and function. Before the module is imported, a registry
-# has no entries.
+# The module and the function that return each registry of a module that this one must not import. Before the module is
+# imported, its registry has no entries.
 REGISTRIES: dict[RegistrationKind, tuple[str, str]] = {
     "MLIR pass": ("passes.base", "registered_passes"),
     "preset": ("protocol.presets", "plugin_preset_functions"),
@@ -117,9 +117,9 @@ def is_built_in(entry: object) -> bool:
 
 
 def check_op_name(cls: type[Op]) -> None:
-    """Raises `BuddyError` if an op class of other code has the name of one of this package.
+    """Raises `BuddyError` if `cls`, an op class of other code, has the name of an op class of this package.
 
-    Lowerings are registered by the name of the class, so a lowering of `cls` would also be used for nodes of the other.
+    Lowerings are registered by the name of the class, so a lowering of `cls` would be used for nodes of both classes.
     """
     namesakes = (other for other in list_op_classes() if other.__name__ == cls.__name__)
     if not is_built_in(cls) and any(map(is_built_in, namesakes)):
@@ -211,7 +211,7 @@ def _pass_names(keys: Iterable[RegistrationKey]) -> list[str]:
 
 
 def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
-    """Returns the presets of the installed plug-ins and of `files`, which it loads: call it in a separate process."""
+    """Returns the presets of the installed plug-ins and of `files`. Loads both, so call this in a separate process."""
     from buddy.compiler.protocol import presets
 
     installed_plugins()
@@ -251,7 +251,7 @@ def registered_since(before: dict[RegistrationKey, object]) -> dict[Registration
 
 
 def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
-    """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder.
+    """Loads a plug-in by calling `load`, and records its registrations. `home` is the file or folder of the plug-in.
 
     Any error of the plug-in, also `SystemExit`, becomes the result's `problem`; only Ctrl+C is raised again.
     """
@@ -275,7 +275,7 @@ def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
 
 
 def _hide_taken_names(added: Iterable[type[Op]], name: str, home: str) -> Diagnostic | None:
-    """Hides the op classes of a plug-in that have the name of one of this package; returns the last one's error."""
+    """Hides op classes of a plug-in that have the name of an op class of this package; returns the last error."""
     problem = None
     for cls in added:
         try:

@@ -166,7 +166,7 @@ def substitute_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
 
 
 def with_static_sizes(node: NodeData, evaluate: Callable[[int | str], int]) -> NodeData:
-    """Returns `node` with each size replaced by its value; `evaluate` returns that of a size in plain form."""
+    """Returns `node` with each size replaced by its value. `evaluate(size)` takes a size in plain form."""
 
     def replace_sizes(value: Any) -> Any:
         if isinstance(value, dict):
@@ -257,7 +257,7 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
 
 
 def _add_inseparable(graph: Graph, names: set[str]) -> set[str]:
-    """Returns `names`, and adds those that cannot be separated: an op with several results and its `GetItemOp`s."""
+    """Returns `names` and all names inseparable from these: an op with several results and its `GetItemOp`s."""
     selected = set(names)
     for op in graph.operations:
         if isinstance(op, GetItemOp) and (op.name in selected or op.args[0].name in selected):
@@ -301,7 +301,7 @@ def _evaluate(size: int | str, symbols: Mapping[str, int]) -> int:
 
 
 def _title(nodes: Sequence[Op]) -> str:
-    """Returns the name of a subgraph: that of its node, or those of its first and last node."""
+    """Returns a name for a subgraph: its only node, or its first and last node and their number."""
     if len(nodes) == 1:
         return nodes[0].name
     return f"{nodes[0].name} … {nodes[-1].name} ({len(nodes)} nodes)" if nodes else "no nodes"

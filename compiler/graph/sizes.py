@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn, TypeVar, Union
 
 from buddy.compiler.protocol.errors import BuddyError
 
+# The size of a dim.
 Dim = Union[int, "Size"]
 # A symbol, or an operation that is not a polynomial.
 Atom = Union[str, "SizeOperation"]
@@ -153,7 +154,7 @@ def apply_operation(name: str, left: Dim, right: Dim) -> Dim:
 
 
 def is_nonnegative(size: Dim) -> bool:
-    """True if `size` is certainly not negative, so it has no subtraction and no symbol that may be negative."""
+    """True if `size` is certainly not negative: it has no subtraction, and no symbol that may be negative."""
     if isinstance(size, int):
         return size >= 0
     return all(factor > 0 and all(map(_is_nonnegative_atom, atoms)) for atoms, factor in size.terms)
@@ -262,7 +263,7 @@ def evaluate(
 
 
 def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
-    """Returns the number that `size` has for these values of its symbols."""
+    """Returns the number that `size` is for the values of its symbols in `symbols`."""
     return int(evaluate(size, symbols, int, lambda name, a, b: _ALL_OPERATIONS[name](a, b)))
 
 
@@ -281,7 +282,7 @@ def parse_size(text: str | int) -> Dim:
 
 
 # The operators that `parse_size` accepts.
-_OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
+_PARSED_OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
@@ -296,7 +297,7 @@ def _convert_expression(node: ast.expr) -> Dim:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return _convert_expression(node.operand) * -1
     if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_convert_expression(node.left), _convert_expression(node.right))
+        return _PARSED_OPERATORS[type(node.op)](_convert_expression(node.left), _convert_expression(node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
         return apply_operation(node.func.id, *map(_convert_expression, node.args))
     raise KeyError(ast.dump(node))

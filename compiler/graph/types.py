@@ -10,7 +10,7 @@ from buddy.compiler.protocol.errors import BuddyError
 
 
 class TensorDType(Enum):
-    """Element types; the value is the MLIR spelling, with the signedness of unsigned integers."""
+    """Element types. The value is MLIR's name of the type; signed integers are signless there, such as `i8`."""
 
     Bool = "i1"
     UInt8 = "ui8"
@@ -66,7 +66,7 @@ class TensorDType(Enum):
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of an element in memory, where a bool takes one."""
+        """Returns the bytes of one element in memory; a bool takes one byte."""
         if self.is_complex:
             return 2 * self.part.bytes
         return 1 if self is TensorDType.Bool or self.is_float8 else int(self.value.lstrip("uibf")) // 8
@@ -93,7 +93,10 @@ class DeviceType(Enum):
 
 
 class NodeType(Enum):
-    """The kind of a placeholder: an input, or a parameter or buffer of the model. The member names are Buddy-MLIR's."""
+    """The kind of a placeholder: an input, or a parameter or buffer of the model. The member names are Buddy-MLIR's.
+
+    `Graph.add_node` takes `OtherNode` for all other nodes.
+    """
 
     InputNode = "input"
     FakeNode = "parameter"
@@ -124,6 +127,7 @@ class TensorMeta:
             raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
         return getattr(self, key)
 
+    # A dataclass's own `__eq__` is false for objects of different classes, such as a `NodeMeta`.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorMeta) and (self.shape, self.dtype) == (other.shape, other.dtype)
 

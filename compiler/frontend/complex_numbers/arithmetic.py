@@ -96,9 +96,10 @@ def lerp(out: torch.Tensor, start: Operand, end: Operand, weight: Operand) -> Co
 def pow_(out: torch.Tensor, base: Operand, exponent: Operand) -> ComplexPair:
     x, n = _operands(out, base, exponent)
     special_cases: dict[complex, Callable[[], ComplexPair]] = {
-             0: lambda: ComplexPair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
-             0.5: lambda: square_root(x), -0.5: lambda: _inverse(square_root(x)),
-             -1: lambda: _inverse(x), -2: lambda: _inverse(x * x)}  # fmt: skip
+        0: lambda: ComplexPair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
+        0.5: lambda: square_root(x), -0.5: lambda: _inverse(square_root(x)),
+        -1: lambda: _inverse(x), -2: lambda: _inverse(x * x),
+    }  # fmt: skip
     if not isinstance(exponent, (torch.Tensor, ComplexPair)) and exponent in special_cases:
         return special_cases[exponent]()
     return power(x, n)
@@ -183,7 +184,7 @@ def ne(out: torch.Tensor, x: Operand, y: Operand) -> torch.Tensor:
 
 
 def _to_bool_tensor(out: torch.Tensor, value: Operand) -> torch.Tensor:
-    """Returns a comparison as a tensor of the shape of `out`; that of two numbers is a bool."""
+    """Returns the result of a comparison as a tensor of the shape of `out`; for two numbers, `value` is a bool."""
     return value if isinstance(value, torch.Tensor) else torch.full(out.shape, value, dtype=torch.bool)
 
 

@@ -48,7 +48,7 @@ def c2c(
 def r2c(
     out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool
 ) -> Interleaved | ComplexPair:
-    """Returns the transform of real numbers; the last of `dims` is first, because only half of its result is needed.
+    """Returns the transform of real numbers, first along the last of `dims`: only half of that result is needed.
 
     Results that equal their own conjugates, such as the first one, are real: their imaginary parts are set to 0,
     because the computed sum may be NaN.
@@ -134,11 +134,9 @@ def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
     divisor = _choose_divisor(size)
     if size <= MAX_DIRECT_LENGTH or (divisor == size and size <= LARGEST_FACTOR):
         return _transform_by_matrix(x, sign, size)
-    return (
-        _transform_by_convolution(x, sign)
-        if divisor > LARGEST_FACTOR or divisor == size
-        else _transform_by_factors(x, sign, divisor)
-    )
+    if divisor > LARGEST_FACTOR or divisor == size:
+        return _transform_by_convolution(x, sign)
+    return _transform_by_factors(x, sign, divisor)
 
 
 def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:

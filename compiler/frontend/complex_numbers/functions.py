@@ -2,7 +2,7 @@
 
 Branch cuts, the signs of zeros there, and the results for infinities and NaN are those of ISO C99, annex G, which eager
 follows too. Formulas other than the definition are from W. Kahan, "Branch cuts for complex elementary functions", 1987.
-Adding 1 leaves the imaginary part unchanged: the sign of its zero selects the side of a cut.
+To add 1 leaves the imaginary part unchanged: if this part is 0, its sign selects the side of a cut.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def log1p(x: ComplexPair) -> ComplexPair:
 def square_root(x: ComplexPair) -> ComplexPair:
     """Computes the principal square root of x = a + ib.
 
-    The larger part of the root is sqrt((|x| + |a|) / 2), the smaller one is b / 2 divided by it; the root of 0 is 0.
+    The larger part is sqrt((|x| + |a|) / 2), the smaller part is b / 2 divided by the larger. The root of 0 is 0.
     """
     half = x.scaled(0.5)
     larger = (modulus(half) + half.re.abs()).sqrt()
@@ -180,7 +180,7 @@ def cosh(x: ComplexPair) -> ComplexPair:
 def tanh(x: ComplexPair) -> ComplexPair:
     """Returns (sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2), or its limit for |a| > 20.
 
-    From there on, tanh(a) is 1 in float64 too, and the squares overflow only much later.
+    For |a| > 20, tanh(|a|) is 1 in float64 too; the squares overflow only for much larger |a|.
     """
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()

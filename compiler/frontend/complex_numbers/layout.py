@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 def part_by_part(op: Callable[..., Any]) -> Rule:
-    """Returns the rule of an op that treats real and imaginary parts alike, with any number of tensors."""
+    """Returns the rule of an op, with any number of operands and results, that treats both parts alike."""
 
     def apply(out: Any, *args: object, **kwargs: object) -> object:
         re, im = (op(*_select_part(args, name), **_select_part(kwargs, name)) for name in ("re", "im"))
@@ -64,7 +64,7 @@ for _op in _DATA_MOVEMENT_OPS:
 def converted_write(op: Callable[..., object], position: int) -> Rule:
     """Returns the rule of an op that writes a tensor into another one, converted to the type of the result.
 
-    `position` is the index of the tensor to write among the op's arguments; it may be real or complex.
+    `position` is the index of the tensor to write among the op's arguments; the tensor may be real or complex.
     """
 
     def apply(out: torch.Tensor, *args: object, **kwargs: object) -> object:

@@ -195,12 +195,9 @@ def _reduce_product(x: ComplexPair, dim: int) -> ComplexPair:
             x.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
             for start, count in ((0, half), (half, half), (2 * half, size - 2 * half))
         )
-        product = first * second
-        x = (
-            ComplexPair(torch.cat([product.re, rest.re], dim), torch.cat([product.im, rest.im], dim))
-            if size % 2
-            else product
-        )
+        x = first * second
+        if size % 2:
+            x = ComplexPair(torch.cat([x.re, rest.re], dim), torch.cat([x.im, rest.im], dim))
     if not x.re.size(dim):  # the product of no elements is 1
         shape = [n for i, n in enumerate(x.re.shape) if i != dim % x.re.dim()]
         return ComplexPair(x.re.new_ones(shape), x.re.new_zeros(shape))

@@ -56,7 +56,7 @@ class _ComplexRewriter:
     """Builds the new graph, node by node.
 
     `new_nodes` maps a node of the original graph to the new one with the same value, `pairs` to its parts as fake
-    tensors; for a complex node, each is created from the other on demand.
+    tensors; for a complex node, the entry of one is created from the entry of the other on demand.
     """
 
     def __init__(self, module: GraphModule, emitter: NodeEmitter) -> None:

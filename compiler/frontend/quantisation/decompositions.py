@@ -172,7 +172,7 @@ TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
-    """Returns a tensor of one element without its dims, so that it does not affect type promotion, as type `like`."""
+    """Returns the only element of `parameter`, as type `like`, without dims: it does not affect type promotion."""
     return parameter.reshape([]).to(like)
 
 
@@ -184,7 +184,7 @@ def quantize_per_tensor(
     `scale` and `zero_point` are tensors of one element, `low` and `high` are numbers or such tensors.
     """
     wide = x.to(torch.float32)
-    # Eager computes the reciprocal in double precision, in Python, and multiplies in that of `wide`.
+    # Eager computes the reciprocal in double precision, in Python, and multiplies in the precision of `wide`.
     inverse = scale.to(torch.float64).reciprocal()
     steps = torch.round(wide * _single_number(inverse, wide.dtype)) + _single_number(zero_point, wide.dtype)
     return _clamp(steps, low, high).to(dtype)

@@ -184,7 +184,7 @@ class SingularValuesOp(MatrixOp):
 
 
 class SingularValuesGradientOp(MatrixOp):
-    """The gradient of matrices, from that of their singular values."""
+    """The gradient of matrices, from the gradient of their singular values."""
 
     targets = ("buddy.singular_values_gradient.default",)
 
@@ -280,7 +280,7 @@ class UpsampleBackwardOp(Op):
 class LstmLayerOp(Op):
     """One direction of one LSTM layer over all steps: the output, the last hidden state and the last cell state.
 
-    The overload `saving` also has the gates and the cell of each step.
+    The overload `saving` also returns the gates and the cell of each step.
     """
 
     targets = ("buddy.lstm_layer.default", "buddy.lstm_layer.saving")
@@ -289,7 +289,7 @@ class LstmLayerOp(Op):
 class GruLayerOp(Op):
     """One direction of one GRU layer over all steps: the output and the last hidden state.
 
-    The overload `saving` also has the gates of each step, and the sum over the state that the reset gate multiplies.
+    The overload `saving` also returns each step's gates, and its sum over the state that the reset gate multiplies.
     """
 
     targets = ("buddy.gru_layer.default", "buddy.gru_layer.saving")
@@ -302,7 +302,7 @@ class RnnLayerOp(Op):
 
 
 class RecurrentBackwardOp(Op):
-    """The gradients of one direction of a recurrent layer: those of the sums of all steps, and of the first states."""
+    """The gradients of one direction of a recurrent layer: of the sums that enter gates, and of the first states."""
 
     targets = (
         "buddy.lstm_layer_backward.default", "buddy.gru_layer_backward.default", "buddy.rnn_layer_backward.default",

@@ -113,7 +113,10 @@ def _match(softmax: Op) -> _Pattern:
 
 
 def _reading_product(softmax: Op) -> Op:
-    """Returns the product that reads the softmax's result, possibly through views, as its lhs operand."""
+    """Returns the product that reads the softmax's result, possibly through views, as its lhs operand.
+
+    Raises `_MismatchError` if there is no such product, or if another node also reads the result or a view.
+    """
     node = softmax
     while True:
         reader = _only_reader(node)
@@ -127,7 +130,10 @@ def _reading_product(softmax: Op) -> Op:
 
 
 def _split_mask(add: Op) -> tuple[Op, Op]:
-    """Returns the scores and the mask of `add`: the scores are the operand that comes from a matrix product."""
+    """Returns the scores and the mask, the operands of `add`: the scores come from a matrix product.
+
+    Raises `_MismatchError` if no operand comes from one, or if the mask has another element type.
+    """
     for scores, mask in ((add.args[0], add.args[1]), (add.args[1], add.args[0])):
         source = scores
         while _is_view(source) or isinstance(source, (MulOp, DivOp)):
@@ -220,11 +226,14 @@ def _transpose_keys(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) 
     return _insert(graph, before, PermuteOp, source, order, (*batch, keys, width))
 
 
-def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
-    """Inserts a view or permutation of `source` before node `before`."""
+def _insert(
+    graph: Graph, before: Op, cls: type[Op], source: Op, sizes_or_order: list[int], shape: tuple[int, ...]
+) -> Op:
+    """Inserts a view or permutation of `source`, with a result of `shape`, before node `before`."""
     op_name = "view" if cls is ViewOp else "permute"
     name = fresh_name(graph, f"{source.name}_{op_name}")
-    node = new_op(cls, name, f"{op_name}.default", [source, argument], [TensorMeta(shape, source.tensor_meta.dtype)])
+    meta = TensorMeta(shape, source.tensor_meta.dtype)
+    node = new_op(cls, name, f"{op_name}.default", [source, sizes_or_order], [meta])
     node.module, node.location = before.module, before.location
     graph.insert_before(before, node)
     return node
@@ -350,6 +359,7 @@ def _skip_copies(node: Op) -> Op:
 # ---- products and groups ---------------------------------------------------------------------------------------------
 
 
+# The name of the group of all ops.
 GROUP = "subgraph0"
 
 

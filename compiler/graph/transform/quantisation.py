@@ -93,7 +93,7 @@ def integer_products(graph: Graph) -> list[Note]:
 
 @dataclass(frozen=True)
 class _Step:
-    """An op that moves, compares or concatenates dequantised numbers, and does the same to their integers."""
+    """An op that moves, compares or concatenates dequantised numbers, and may do the same to their integers."""
 
     node: Op
     sources: tuple[_Dequantised, ...]
@@ -133,7 +133,7 @@ class _Quantised:
     chain: tuple[Op, ...]
 
 
-def _quantised(node: Op) -> _Quantised | None:
+def _match_quantised(node: Op) -> _Quantised | None:
     """Returns the quantisation that `node` computes; `None` unless it is per tensor, to the whole range of its type."""
     dtype = node.tensor_meta.dtype if len(node.metas) == 1 and node.metas[0] is not None else None
     if dtype not in _RANGES or not isinstance(node, ConvertElementTypeOp):
@@ -153,7 +153,7 @@ def _quantised(node: Op) -> _Quantised | None:
     return _Quantised(x, dtype, inverse, zero, (rounding.args[0], rounding, add, clamp, node))
 
 
-def _dequantised(node: Any) -> _Dequantised | None:
+def _match_dequantised(node: Any) -> _Dequantised | None:
     """Returns the integers, the scale and the zero point of `node`; `None` if it is not known to have any.
 
     Raises `_MismatchError` for integers with unsupported parameters.
@@ -161,24 +161,24 @@ def _dequantised(node: Any) -> _Dequantised | None:
     if not isinstance(node, Op) or node.multiple or not node.metas or node.metas[0] is None:
         return None
     if isinstance(node, MulOp) and node.tensor_meta.dtype is TensorDType.Float32:
-        return _dequantisation(node)
+        return _match_scaled_difference(node)
     if isinstance(node, ConvertElementTypeOp):
-        source = _dequantised(node.args[0])
+        source = _match_dequantised(node.args[0])
         return source if source is not None and node.tensor_meta.dtype is TensorDType.Float32 else None
     if isinstance(node, GetItemOp):
         pool = node.args[0]
         is_pool = isinstance(pool, MaxPool2dWithIndicesOp) and node.args[1] == 0 and is_only_result_read(pool, 0)
-        return _step(pool, pool.args[0]) if is_pool else None
+        return _match_step(pool, pool.args[0]) if is_pool else None
     if isinstance(node, (ReluOp, MaxPool2dOp, *_VIEWS)):
-        return _step(node, node.args[0])
+        return _match_step(node, node.args[0])
     if isinstance(node, _TRANSPOSES):
-        operand = _dequantised(node.args[0])
+        operand = _match_dequantised(node.args[0])
         if operand is None:
             return None
         axis = None if operand.axis is None else permutation_of(node).index(operand.axis)
         return replace(operand, source=_Step(node, (operand,)), axis=axis)
     if isinstance(node, CatOp):
-        parts = [_dequantised(part) for part in node.args[0]]
+        parts = [_match_dequantised(part) for part in node.args[0]]
         first = parts[0]
         if first is None or not all(part is not None and part.has_parameters_of(first) for part in parts):
             return None
@@ -186,13 +186,16 @@ def _dequantised(node: Any) -> _Dequantised | None:
     return None
 
 
-def _step(node: Op, operand: Op) -> _Dequantised | None:
-    """Returns the integers of `node`, an op that can be repeated on those of `operand`, if these have one scale."""
-    source = _dequantised(operand)
+def _match_step(node: Op, operand: Op) -> _Dequantised | None:
+    """Returns the integers of `node`, an op that can be repeated on the integers of `operand`.
+
+    Returns `None` if `operand` has no integers, or several scales or zero points.
+    """
+    source = _match_dequantised(operand)
     return replace(source, source=_Step(node, (source,))) if source is not None and source.is_per_tensor else None
 
 
-def _dequantisation(node: Op) -> _Dequantised | None:
+def _match_scaled_difference(node: Op) -> _Dequantised | None:
     """Returns the operands of `(q - zero) * scale`, which `node` computes; `None` if it computes something else."""
     integers, scale = node.args[:2]
     zero: Any = 0
@@ -209,35 +212,35 @@ def _dequantisation(node: Op) -> _Dequantised | None:
         raise _MismatchError(f"the zero points of {integers} are floats")
     if isinstance(zero, float):
         raise _MismatchError(f"the zero point of {integers} is the float {zero}")
-    (scale, scale_axis), (zero, zero_axis) = _parameter(scale, shape), _parameter(zero, shape)
-    if isinstance(scale, int):
-        scale = float(scale)
-    axes = {axis for axis in (scale_axis, zero_axis) if axis is not None}
+    axes = {axis for axis in (_find_axis(scale, shape), _find_axis(zero, shape)) if axis is not None}
     if len(axes) > 1:
         raise _MismatchError(f"the scales and the zero points of {integers} are along different dims")
+    if isinstance(scale, int):
+        scale = float(scale)
     return _Dequantised(integers, dtype, scale, zero, next(iter(axes), None))
 
 
-def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
-    """Returns a scale or a zero point, and the dim of a tensor of `shape` along which it has an element for each index.
+def _find_axis(parameter: Any, shape: Sequence[Any]) -> int | None:
+    """Returns the dim of a tensor of `shape` along which its scale or zero point has one element per index.
 
-    Raises `_MismatchError` for floats that are not f32, and for a tensor with elements along several dims of `shape`.
+    Returns `None` for a number. Raises `_MismatchError` for floats that are not f32, and for a tensor with elements
+    along several dims of `shape`.
     """
-    if not isinstance(value, Op):
-        return value, None
-    meta = value.tensor_meta
+    if not isinstance(parameter, Op):
+        return None
+    meta = parameter.tensor_meta
     if meta.dtype.is_float and meta.dtype is not TensorDType.Float32:
-        raise _MismatchError(f"the scales {value} are of type {meta.dtype.value}")
+        raise _MismatchError(f"the scales {parameter} are of type {meta.dtype.value}")
     offset = len(shape) - len(meta.shape)
     axes = [offset + i for i, size in enumerate(meta.shape) if size != 1]
     if not axes:
-        # One element: that of a dim of size 1, if there is one.
+        # The only element belongs to any dim of size 1, if there is one.
         axes = [i for i, size in enumerate(shape) if size == 1][:1]
         if axes:
-            return value, axes[0]
+            return axes[0]
     if len(axes) != 1 or meta.shape[axes[0] - offset] != shape[axes[0]] or is_dynamic(meta.shape):
-        raise _MismatchError(f"{value} has shape {list(meta.shape)}: not one element for each index of one dim")
-    return value, axes[0]
+        raise _MismatchError(f"{parameter} has shape {list(meta.shape)}: not one element for each index of one dim")
+    return axes[0]
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
@@ -257,11 +260,11 @@ class _Rewriting:
 
     def rewrite_quantisation(self, node: Op) -> list[Note]:
         """Replaces a node that quantises dequantised integers, or the maxima of integer products."""
-        rounded = _quantised(node)
+        rounded = _match_quantised(node)
         if rounded is None or not node._children:
             return []
         try:
-            source = _dequantised(rounded.x)
+            source = _match_dequantised(rounded.x)
         except _MismatchError:
             source = None
         if source is not None and _is_inverse(source, rounded):
@@ -291,7 +294,7 @@ class _Rewriting:
             text = f"left: {reason}"
         return [Note(node.stable, text)] if text else []
 
-    def convolution(self, node: Op) -> str:
+    def replace_convolution(self, node: Op) -> str:
         """Replaces a convolution of dequantised integers. Returns what was done, "" for a convolution of floats."""
         x, weight, bias, *window = node.args[:9]
         operands = self._operands(x, weight)
@@ -309,8 +312,8 @@ class _Rewriting:
         arguments = [bias, *window[:3], groups]
         return self._replace(node, IntegerConvolutionOp, "buddy.integer_convolution.default", operands, arguments)
 
-    def product(self, node: Op) -> str:
-        """Replaces a product of matrices of dequantised integers, as `convolution` does."""
+    def replace_product(self, node: Op) -> str:
+        """Replaces a product of matrices of dequantised integers, as `replace_convolution` does."""
         addend, (a, b) = (node.args[0], node.args[1:3]) if isinstance(node, AddMMOp) else (None, node.args[:2])
         operands = self._operands(a, b)
         if operands is None:
@@ -324,8 +327,8 @@ class _Rewriting:
         return self._replace(node, IntegerProductOp, "buddy.integer_product.default", operands, [addend])
 
     def _operands(self, a: Op, b: Op) -> tuple[_Dequantised, _Dequantised] | None:
-        """Returns the integers of both operands; `None` if neither has any. Raises `_MismatchError` for one of them."""
-        left, right = _dequantised(a), _dequantised(b)
+        """Returns the integers of both operands; `None` if neither has any. Raises `_MismatchError` if only one has."""
+        left, right = _match_dequantised(a), _match_dequantised(b)
         if left is None and right is None:
             return None
         if left is None or right is None:
@@ -335,7 +338,10 @@ class _Rewriting:
     def _replace(
         self, node: Op, cls: type[Op], target: str, operands: tuple[_Dequantised, _Dequantised], arguments: list[Any]
     ) -> str:
-        """Replaces `node` by a product of integers: its operands, `arguments`, and the scales and zero points."""
+        """Replaces `node` by a product of integers, and returns what was done.
+
+        The new node's arguments are its operands, `arguments`, and the scales and zero points.
+        """
         a, b = operands
         values = [self._integers(operand, node) for operand in operands]
         b_scale, b_scales = (1.0, self._vector(b.scale, node)) if isinstance(b.scale, Op) else (b.scale, None)
@@ -387,7 +393,10 @@ class _Rewriting:
         return self.integers[key]
 
     def _repeat_on_integers(self, node: Op, operands: list[Op], tensor: _Dequantised, before: Op) -> Op:
-        """Inserts, before node `before`, what `node` does to dequantised numbers, on their integers `operands`."""
+        """Inserts an op before node `before` that does to the integers `operands` what `node` does to the numbers.
+
+        Returns the inserted op, or an operand if `node` does not change integers.
+        """
         shape, dtype = node.tensor_meta.shape, tensor.dtype
         if isinstance(node, ReluOp):
             # The zero point stands for 0.
@@ -425,10 +434,10 @@ class _Rewriting:
 
 # The method of `_Rewriting` that rewrites a product of each op class.
 _PRODUCTS: dict[type[Op], Callable[[_Rewriting, Op], str]] = {
-    Conv2dOp: _Rewriting.convolution,
-    MatmulOp: _Rewriting.product,
-    AddMMOp: _Rewriting.product,
-    BatchMatmulOp: _Rewriting.product,
+    Conv2dOp: _Rewriting.replace_convolution,
+    MatmulOp: _Rewriting.replace_product,
+    AddMMOp: _Rewriting.replace_product,
+    BatchMatmulOp: _Rewriting.replace_product,
 }
 
 
@@ -470,7 +479,7 @@ def _pool_of_product(x: Op) -> Op | None:
     if not isinstance(source, Conv2dOp) or len(pool.args[0]._children) != 1:
         return None
     try:
-        is_product = all(_dequantised(operand) is not None for operand in source.args[:2])
+        is_product = all(_match_dequantised(operand) is not None for operand in source.args[:2])
     except _MismatchError:
         return None
     return pool if is_product else None
