@@ -76,7 +76,7 @@ class CompilerWorker:
             return FailureReply(self._problem)
         try:
             return self._handlers[type(request)](request)
-        except BuddyError as error:  # such as a backend that neither this compiler nor a plug-in has
+        except BuddyError as error:  # such as an unknown backend
             return FailureReply(error.diagnostic)
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
@@ -188,7 +188,7 @@ def _compile_to_top_level(compiler: Compiler, recipe: Recipe, sender: StageSende
 
 
 class StageSender:
-    """Sends stages to the engine, with their texts unless the engine has these, which `known_texts` names."""
+    """Sends stages to the engine, with their texts unless the engine has them; `known_texts` names those."""
 
     def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
         self._channel, self._known_texts = channel, set(known_texts)
@@ -214,7 +214,7 @@ class StageSender:
         return StageData(named, data)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
-        """Returns the final stages of the compilation, with the text names and line counts of those sent before."""
+        """Returns the final stages of the compilation, with the text names and line counts that were sent before."""
         stages = []
         for stage in final:
             sent = self._sent[stage.index]
