@@ -72,8 +72,8 @@ class ArchiveContents(msgspec.Struct, frozen=True):
 class Trust:
     """Evidence that the author of an archive may supply code; without any, only this user's own archives are read.
 
-    `key` is a secret that the exporting machine has too, `sha256` the hash of the whole file from a trusted channel.
-    With `anyone`, every intact archive is read.
+    `key` is a secret that the exporting machine has too. `sha256` is the hash of the whole file, from a trusted
+    channel. With `anyone`, every intact archive is read.
     """
 
     key: bytes | None = None
@@ -83,7 +83,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The number of entries and of their bytes that were stored, by cache; and why other caches were left out."""
+    """By the name of the cache, the numbers of entries and of bytes `stored`, or why its entries were `rejected`."""
 
     stored: dict[str, tuple[int, int]]
     rejected: dict[str, str]
@@ -160,7 +160,7 @@ def _seal(first_line: str, key: bytes) -> str:
 
 
 def read(path: Path, trust: Trust) -> ArchiveContents:
-    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or of an author without `trust`."""
+    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or without evidence in `trust`."""
     payload = _verified_payload(path, trust)
     todo = "export it again"
     try:
@@ -234,7 +234,7 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
 
 
 def mismatch_reason(made_by: Installation, here: Installation, cache: str) -> str:
-    """Returns why entries of a cache that another installation made are of no use here; "" if they are."""
+    """Returns why the entries of `cache` that the installation `made_by` made cannot be used `here`; "" if they can."""
     for field in _DEPENDENCIES[cache]:
         theirs, ours = getattr(made_by, field), getattr(here, field)
         if theirs != ours:
@@ -272,17 +272,16 @@ _DIFFERENCES: dict[str, Callable[[str, str], str]] = {
 
 
 def store(contents: ArchiveContents) -> ImportResult:
-    """Stores the entries of each cache that fit this installation, sealed by this user's key: all of them, or none.
+    """Stores the entries that fit this installation, sealed by this user's key: all of them, or none.
 
-    Raises `ArchiveError` if a file cannot be written; the entries that were new are then removed.
+    Raises `ArchiveError` if a file cannot be written; the new entries are then removed.
     """
     here = installation()
     names = dict.fromkeys(entry.cache for entry in contents.entries)
-    rejected = {
-        name: reason
-        for name in names
-        if (reason := mismatch_reason(contents.made_by, here, name) or _size_problem(contents, name))
-    }
+    rejected = {}
+    for name in names:
+        if reason := mismatch_reason(contents.made_by, here, name) or _size_problem(contents, name):
+            rejected[name] = reason
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
     problem = disk_cache.find_problem()
     if fitting and problem:
@@ -311,7 +310,7 @@ def store(contents: ArchiveContents) -> ImportResult:
 
 
 def _size_problem(contents: ArchiveContents, name: str) -> str:
-    """Returns why the entries of a cache are too large to be stored, "" if they are not."""
+    """Returns why the entries of a cache are too large to be stored, "" if they fit."""
     size, limit = sum(len(entry.data) for entry in contents.entries if entry.cache == name), PORTABLE[name].limit
     return f"{size >> 20} MiB are more than the limit of {limit >> 20} MiB" if size > limit else ""
 

@@ -449,7 +449,7 @@ class EngineSession:
                 await self.host.call(request, stop=StopRunner())
 
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
-        """Compiles the recipe of another backend with this compiler, to run both codes. Sends no stages to the client."""
+        """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress, no stages."""
 
         def send_progress(frame: Frame) -> None:
             if isinstance(frame, Progress):
