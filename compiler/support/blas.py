@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
 
-# The environment variable that disables the library, with the value "none".
+# The environment variable whose value "none" disables the library.
 ENVIRONMENT_VARIABLE = "BUDDY_BLAS"
 
 # The letters of the element types in BLAS names, as in `sgemm`.

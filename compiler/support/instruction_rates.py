@@ -60,7 +60,7 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     path, model = disk_cache.folder() / _FILE, _processor_model()
     names = (*instructions, "vfmadd")
     # Machines with different processors may share the folder.
-    stored = _stored_rates(path)
+    stored = _load_rates(path)
     if set(names) <= stored.get(model, {}).keys():
         return {name: stored[model][name] for name in names}
     rates = _measure_rates(names)
@@ -68,8 +68,8 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     return rates
 
 
-def _stored_rates(path: Path) -> dict[str, dict[str, float]]:
-    """Returns the rates by processor and instruction that a file has; none if it cannot be read."""
+def _load_rates(path: Path) -> dict[str, dict[str, float]]:
+    """Returns the rates in a file, by processor and instruction; {} if the file cannot be read."""
     try:
         return {
             model: {name: float(rate) for name, rate in rates.items()}
