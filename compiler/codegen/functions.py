@@ -48,8 +48,8 @@ _SCOPE_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 class FunctionObject:
     """An object file that defines one function. Line `i` of its line table is location set `sets[i - 1]`.
 
-    `function_set` is the location set of the whole function. `reused` means that the object comes from the cache;
-    `seconds` is the compile time, 0 if it does.
+    `function_set` is the location set of the whole function. `reused` means that the object comes from the cache.
+    `seconds` is the compile time, 0 for a reused object.
     """
 
     name: str
@@ -110,7 +110,7 @@ class CodeRemark:
 
 
 def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
-    """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches them with the objects.
+    """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches remarks with the objects.
 
     Raises `RemarksError` if LLVM cannot print them.
     """
@@ -132,7 +132,7 @@ def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: in
 
 
 def _set_of_line(function: FunctionModule, line: int) -> int:
-    """Returns the location set of a line of the line table; that of the whole function for a line without an entry."""
+    """Returns the location set of line `line` of the line table; without such a line, the set of the whole function."""
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
@@ -204,7 +204,7 @@ def _separate_module(
 
 
 def _adapt_to_llvm(function: ir.Operation) -> None:
-    """Moves the annotations of loops to where LLVM finds them, and accesses scalars of bfloat16 as i16, with bitcasts.
+    """Moves the annotations of loops to where LLVM finds them; accesses scalars of bfloat16 as i16, with bitcasts.
 
     The conversion of `scf.for` leaves its annotation on the branch as an attribute that the translation ignores.
 
@@ -252,7 +252,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
 
     Returns the symbols that its ops use, and the old number of each set in the new order.
     """
-    numbers: dict[int, int] = {}
+    new_numbers: dict[int, int] = {}  # by the old numbers
     symbols: dict[str, None] = {}
     unmapped = locations.unmapped_location(function.context)
     new_locations = {0: unmapped}
@@ -264,8 +264,8 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
                 symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)
         number = number_of(op.location)
         if number not in new_locations:
-            numbers[number] = len(numbers) + 1
-            new_locations[number] = ir.Location.file(FILE, numbers[number], 0)
+            new_numbers[number] = len(new_numbers) + 1
+            new_locations[number] = ir.Location.file(FILE, new_numbers[number], 0)
         op.location = new_locations[number]
         return advance
 
@@ -279,7 +279,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
     scope = _SCOPE_LINES.sub(r"\g<1>0", str(function.location))
     # The bindings have no function that parses a location.
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
-    return list(symbols), tuple(numbers)
+    return list(symbols), tuple(new_numbers)
 
 
 # ---- the stages of LLVM's optimiser ----------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def compile_by_pass(
 def _stages(
     functions: Sequence[FunctionModule], results: Sequence[OptimisedFunction], locations: LocationSets
 ) -> list[LlvmStage]:
-    """Returns the stages that differ from the one before.
+    """Returns the stages, each of which differs from the previous one.
 
     All functions go through one pipeline, but loop passes run once for each loop of a function. So the functions have
     different lists of passes, which are aligned by name. A stage has the texts of all functions at one position of the
@@ -369,7 +369,7 @@ def _stages(
 
 
 def _merge_pass_lists(first: list[str], second: list[str]) -> list[str]:
-    """Returns a list that contains both lists in their order, with equal names aligned."""
+    """Returns a list that contains both lists in their order; names that both have at one place occur once."""
     merged: list[str] = []
     for tag, start, end, second_start, second_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         merged += first[start:end]

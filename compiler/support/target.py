@@ -128,9 +128,8 @@ def measured_rates(target: Target) -> dict[str, float]:
     A rate is the number of products of bfloat16 per nanosecond and thread, by the name of the instruction; "vfmadd"
     multiplies f32.
     """
-    names = [
-        name for name in _supported_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS) if name in _BFLOAT16_INSTRUCTIONS
-    ]
+    supported = _supported_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS)
+    names = [name for name in supported if name in _BFLOAT16_INSTRUCTIONS]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import bfloat16_rates

@@ -95,7 +95,8 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
         kernel_set = locations.as_derived(locations.unite(kernel_sets))
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
-            sets.append((number if number in kernel_sets else kernel_set) if _is_instruction(line) else 0)
+            set_of_instruction = number if number in kernel_sets else kernel_set
+            sets.append(set_of_instruction if _is_instruction(line) else 0)
         sets.append(0)
     weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
     return stage_text(content, sets, locations, weights)
@@ -149,7 +150,7 @@ class DeviceCode:
 
 
 def has_kernels(module: ir.Operation) -> bool:
-    """True if a module has GPU kernels."""
+    """Returns whether a module has GPU kernels."""
     return bool(kernel_modules(module))
 
 
@@ -179,7 +180,10 @@ def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -
 
 
 def _concatenate(texts: Sequence[StageText]) -> StageText:
-    """Concatenates the texts of modules, which are printed separately, since each numbers its metadata from 0."""
+    """Concatenates the texts of modules, which are printed separately, since each module numbers its metadata from 0.
+
+    All texts have the same sets of nodes.
+    """
     return msgspec.structs.replace(
         texts[-1],
         content="".join(text.content for text in texts),
@@ -222,7 +226,7 @@ def _translate(kernel: ir.Operation) -> str:
 
 
 def _chip_of(kernels: list[ir.Operation]) -> str:
-    """Returns the chip of the first target that is attached to a kernel."""
+    """Returns the chip of the first target that is attached to a kernel, `_DEFAULT_CHIP` if none is attached."""
     for kernel in kernels:
         target = _TARGET.search(str(kernel.attributes["targets"])) if "targets" in kernel.attributes else None
         if target:

@@ -28,11 +28,11 @@ class IreeUnsupportedError(BuddyError):
 
 
 def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> IreeProgram:
-    """Returns the program for top-level IR (an operation), which is not changed; `locations` gets a set per weight.
+    """Returns the program for top-level IR (`module`), which is not changed; adds a set per weight to `locations`.
 
-    Calls of eager PyTorch without results, which only check data such as indices, are omitted; their ops are listed as
-    `unchecked`. Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for `scf.forall`, which IREE
-    supports only where it has created it.
+    Omits calls of eager PyTorch without results, which only check data such as indices; `unchecked` lists their ops.
+    Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for `scf.forall`: IREE supports only those that
+    it has created.
     """
     calls = eager_calls(module)
     if fallbacks := {call.symbol: call.target for call in calls if call.results}:
