@@ -273,7 +273,7 @@ def _unsupported_part(machine: Machine) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)
 def _vector_target(machine: Machine) -> Target:
-    """Returns the target: the registers that LLVM uses for a vector of 64 bytes, and instructions for narrow elements."""
+    """Returns the registers that LLVM uses for a vector of 64 bytes, and the instructions for narrow elements."""
     vector_code = target_machine(machine).emit_assembly(parse_module(_VECTOR_PROBE, machine))
     rounding_code = target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine))
     rounds = _ROUNDING_INSTRUCTION.search(rounding_code) is not None
