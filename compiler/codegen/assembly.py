@@ -24,6 +24,7 @@ from buddy.compiler.protocol.text.lines import StageText
 
 if TYPE_CHECKING:
     from elftools.dwarf.compileunit import CompileUnit
+    from elftools.dwarf.die import DIE
     from elftools.dwarf.dwarfinfo import DWARFInfo
     from elftools.dwarf.lineprogram import LineProgram, LineState
     from elftools.elf.sections import Symbol
@@ -220,27 +221,30 @@ def _lines_of_file(
 
 def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> Iterator[_InlinedCall]:
     """Yields the calls in `own_files` that were inlined; one for each of its address ranges."""
-    base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
     for debug_entry in unit.iter_DIEs():
         attributes = debug_entry.attributes
         file, line = attributes.get("DW_AT_call_file"), attributes.get("DW_AT_call_line")
         is_inlined = debug_entry.tag == "DW_TAG_inlined_subroutine"
-        if not is_inlined or file is None or line is None or file.value not in own_files:
-            continue
-        if "DW_AT_ranges" in attributes:
-            ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
-            start = base.value if base is not None else 0
-            for address_range in ranges:
-                if hasattr(address_range, "base_address"):  # the base of the ranges after this entry
-                    start = address_range.base_address
-                    continue
-                offset = 0 if getattr(address_range, "is_absolute", False) else start
-                begin, end = offset + address_range.begin_offset, offset + address_range.end_offset
-                yield _InlinedCall(begin, end, line.value)
-        elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
-            low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
-            end = high.value if high.form == "DW_FORM_addr" else low + high.value
-            yield _InlinedCall(low, end, line.value)
+        if is_inlined and file is not None and line is not None and file.value in own_files:
+            for start, end in _address_ranges(debug_entry, dwarf, unit):
+                yield _InlinedCall(start, end, line.value)
+
+
+def _address_ranges(debug_entry: DIE, dwarf: DWARFInfo, unit: CompileUnit) -> Iterator[tuple[int, int]]:
+    """Yields the first address and the end of each address range of a debug entry."""
+    attributes = debug_entry.attributes
+    if "DW_AT_ranges" in attributes:
+        unit_start = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
+        base = unit_start.value if unit_start is not None else 0
+        for address_range in dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit):
+            if hasattr(address_range, "base_address"):  # the base of the ranges after this entry
+                base = address_range.base_address
+                continue
+            offset = 0 if getattr(address_range, "is_absolute", False) else base
+            yield offset + address_range.begin_offset, offset + address_range.end_offset
+    elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
+        low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
+        yield low, high.value if high.form == "DW_FORM_addr" else low + high.value
 
 
 def _disassemble_code(

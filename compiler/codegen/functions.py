@@ -204,7 +204,7 @@ def _separate_module(
 
 
 def _adapt_to_llvm(function: ir.Operation) -> None:
-    """Moves the annotations of loops to where LLVM finds them; accesses scalars of bfloat16 as i16, with bitcasts.
+    """Moves the annotations of loops to where LLVM finds them; accesses scalars of bfloat16 as i16.
 
     The conversion of `scf.for` leaves its annotation on the branch as an attribute that the translation ignores.
 
@@ -225,18 +225,22 @@ def _adapt_to_llvm(function: ir.Operation) -> None:
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    bits = ir.IntegerType.get_signless(16)
     for op in accesses:
-        with op.location:
-            if op.name == "llvm.store":
-                with ir.InsertionPoint(op):
-                    op.operands[0] = llvm.bitcast(bits, op.operands[0])
-                continue
-            (loaded,) = op.results
-            loaded.set_type(bits)
-            with ir.InsertionPoint.after(op):
-                value = llvm.bitcast(bfloat16, loaded)
-            loaded.replace_all_uses_except(value, value.owner.operation)
+        _access_as_i16(op)
+
+
+def _access_as_i16(op: ir.Operation) -> None:
+    """Converts a load or store of a bfloat16 to one of an i16, with a bitcast of the scalar."""
+    i16 = ir.IntegerType.get_signless(16)
+    if op.name == "llvm.store":
+        with op.location, ir.InsertionPoint(op):
+            op.operands[0] = llvm.bitcast(i16, op.operands[0])
+        return
+    (loaded,) = op.results
+    loaded.set_type(i16)
+    with op.location, ir.InsertionPoint.after(op):
+        scalar = llvm.bitcast(ir.BF16Type.get(), loaded)
+    loaded.replace_all_uses_except(scalar, scalar.owner.operation)
 
 
 def _declare(function: ir.Operation) -> None:

@@ -284,16 +284,20 @@ class DumpHandler:
 
     def _from_file(self, name: str, read: Callable[[Dump, DumpStage], _T]) -> _T | None:
         """Returns the result of `read` for the stage whose text has this name, or `None`. Raises `JobFailed`."""
+        dump = next((dump for dump in self._dumps() if name in dump.by_text), None)
+        if dump is None:
+            return None
+        try:
+            return read(dump, dump.by_text[name])
+        except OSError as error:
+            what = f"the stage cannot be read: {error}"
+            raise JobFailed(Diagnostic(what, str(dump.path), "open the dump again")) from error
+
+    def _dumps(self) -> Iterator[Dump]:
+        """Yields all dumps with their re-runs, the latest dump first."""
         for opened in reversed(self._opened.values()):
-            for dump in (opened.dump, *(rerun.dump for rerun in opened.reruns.values())):
-                record = dump.by_text.get(name)
-                if record is not None:
-                    try:
-                        return read(dump, record)
-                    except OSError as error:
-                        what = f"the stage cannot be read: {error}"
-                        raise JobFailed(Diagnostic(what, str(dump.path), "open the dump again")) from error
-        return None
+            yield opened.dump
+            yield from [rerun.dump for rerun in opened.reruns.values()]
 
 
 _NO_MORE_CHUNKS = object()

@@ -187,23 +187,22 @@ def _relay(engine: socket.socket, first_beat_seconds: float) -> bool:
     Raises `TimeoutError` if the engine sends nothing for `first_beat_seconds` after the client's first bytes, or for
     `_LATER_BEAT_SECONDS` after its own bytes.
     """
-    # The file descriptor to write to, for each that is read: stdin to the engine, the engine to stdout.
-    targets = {0: engine.fileno(), engine.fileno(): 1}
+    client_in, client_out = 0, 1  # stdin and stdout
     has_sent, limit = False, first_beat_seconds
     silent_since = math.inf  # until the client has sent something
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            ready, _, _ = select.select(list(targets), [], [], 1.0)
-            for source in ready:
-                data = os.read(source, _READ_BYTES)
-                if not data and source == 0:
+            ready, _, _ = select.select([client_in, engine.fileno()], [], [], 1.0)
+            if client_in in ready:
+                if not (from_client := os.read(client_in, _READ_BYTES)):
                     return _wait_until_closed(engine)
-                if not data:
+                _write(engine.fileno(), from_client)
+            if engine.fileno() in ready:
+                if not (from_engine := os.read(engine.fileno(), _READ_BYTES)):
                     return has_sent
-                _write(targets[source], data)
-                if source != 0:
-                    has_sent, limit = True, _LATER_BEAT_SECONDS
-            if engine.fileno() in ready or (0 in ready and silent_since == math.inf):
+                _write(client_out, from_engine)
+                has_sent, limit = True, _LATER_BEAT_SECONDS
+            if engine.fileno() in ready or (client_in in ready and silent_since == math.inf):
                 silent_since = time.monotonic()
             if time.monotonic() - silent_since > limit:
                 raise TimeoutError

@@ -118,13 +118,19 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
     *body, terminator = block.operations
     for op in body:
         clone = op.operation.clone()
+        _replace_operands(clone.operation, replacements)
         # Ops in nested regions, such as loop bodies, may use the values too.
-        for nested in (clone.operation, *(nested_ops(clone) if len(clone.operation.regions) else ())):
-            for i, operand in enumerate(nested.operands):
-                if operand in replacements:
-                    nested.operands[i] = replacements[operand]
+        for nested in nested_ops(clone) if len(clone.operation.regions) else ():
+            _replace_operands(nested, replacements)
         replacements |= dict(zip(op.operation.results, clone.operation.results, strict=True))
     return [replacements.get(value, value) for value in terminator.operands]
+
+
+def _replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Replaces the operands of an op, but not those of ops in its regions."""
+    for i, operand in enumerate(op.operands):
+        if operand in replacements:
+            op.operands[i] = replacements[operand]
 
 
 # ---- attributes of this compiler, and buffers ------------------------------------------------------------------------
