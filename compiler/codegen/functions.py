@@ -329,20 +329,20 @@ def compile_by_pass(
     context = new_context()
     with context, ir.Location.unknown():
         texts = [to_llvm_ir(ir.Module.parse(function.code).operation) for function in functions]
-    results = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
+    optimised = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
     objects = [
         FunctionObject(
             function.name, result.data, function.sets, function_set=function.function_set, seconds=result.seconds
         )
-        for function, result in zip(functions, results, strict=True)
+        for function, result in zip(functions, optimised, strict=True)
     ]
-    pass_names = frozenset(name for result in results for name in result.names)
-    stages = _stages(functions, results, locations) if with_stages and functions else []
+    pass_names = frozenset(name for result in optimised for name in result.names)
+    stages = _stages(functions, optimised, locations) if with_stages and functions else []
     return StagedObjects(objects, stages, pass_names)
 
 
 def _stages(
-    functions: Sequence[FunctionModule], results: Sequence[OptimisedFunction], locations: LocationSets
+    functions: Sequence[FunctionModule], optimised: Sequence[OptimisedFunction], locations: LocationSets
 ) -> list[LlvmStage]:
     """Returns the stages, each of which differs from the previous one.
 
@@ -351,9 +351,9 @@ def _stages(
     aligned list.
     """
     order: list[str] = []
-    for result in results:
+    for result in optimised:
         order = _merge_pass_lists(order, [pass_run.name for pass_run in result.passes])
-    texts_by_position = [_texts_by_position(order, result.passes) for result in results]
+    texts_by_position = [_texts_by_position(order, result.passes) for result in optimised]
     current_texts = [_FunctionText((), ()) for _ in functions]
     stages: list[LlvmStage] = []
     for position, name in enumerate(order):
@@ -412,11 +412,11 @@ def _definition_text(function: FunctionModule, text: str, locations: LocationSet
 def _stage(name: str, functions: Sequence[_FunctionText], locations: LocationSets) -> LlvmStage:
     """Returns the stage `name` with the texts of all functions, one after another."""
     lines: list[str] = []
-    sets: list[int] = []
+    set_numbers: list[int] = []
     for function in functions:
         lines += [*function.lines, ""]
-        sets += [*function.sets, 0]
+        set_numbers += [*function.sets, 0]
     # Instructions are indented; labels and braces are not.
-    weights = Counter(number for line, number in zip(lines, sets, strict=True) if line.startswith("  "))
-    text = stage_text(lines[:-1], sets[:-1], locations, weights)
+    weights = Counter(number for line, number in zip(lines, set_numbers, strict=True) if line.startswith("  "))
+    text = stage_text(lines[:-1], set_numbers[:-1], locations, weights)
     return LlvmStage(name, text, Counter(_OPCODE.findall(text.content)))

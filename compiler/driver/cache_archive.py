@@ -137,18 +137,18 @@ def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> st
     payload = zlib.compress(msgspec.msgpack.encode(contents), 6)
     first = f"{_MAGIC} {FORMAT} {len(payload)} {hashlib.sha256(payload).hexdigest()}"
     try:
-        data = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
+        archive = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(handle, "wb") as file:
-                file.write(data)
+                file.write(archive)
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
             raise
     except OSError as error:
         raise ArchiveError(f"the archive cannot be written: {error.strerror}", str(path)) from error
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(archive).hexdigest()
 
 
 def _seal(first_line: str, key: bytes) -> str:
@@ -182,10 +182,10 @@ def _verified_payload(path: Path, trust: Trust) -> bytes:
     """Returns the compressed content of an archive whose hash and author are verified. Raises `ArchiveError`."""
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            archive = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ArchiveError(f"the archive cannot be read: {error.strerror}", str(path)) from error
-    head, _, rest = data.partition(b"\n")
+    head, _, rest = archive.partition(b"\n")
     match = _FIRST_LINE.fullmatch(head.decode("latin-1")) if len(head) < _MAX_LINE_BYTES else None
     if match is None:
         magic = _MAGIC.encode()
@@ -206,13 +206,13 @@ def _verified_payload(path: Path, trust: Trust) -> bytes:
     if hashlib.sha256(payload).hexdigest() != payload_hash:
         what = "the content of the archive does not match its hash: it was damaged or changed"
         raise ArchiveError(what, str(path), "copy it again")
-    _check_author(path, data, match[0], seal, trust)
+    _check_author(path, archive, match[0], seal, trust)
     return payload
 
 
-def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: Trust) -> None:
+def _check_author(path: Path, archive: bytes, first_line: str, seal: bytes, trust: Trust) -> None:
     """Raises `ArchiveError` unless `trust`, or else the key of this user's cache, vouches for the archive."""
-    if trust.sha256 and not hmac.compare_digest(hashlib.sha256(data).hexdigest(), trust.sha256.lower()):
+    if trust.sha256 and not hmac.compare_digest(hashlib.sha256(archive).hexdigest(), trust.sha256.lower()):
         what = "the archive is another one than the one with the given SHA-256"
         raise ArchiveError(what, str(path), "compare the hash with the one that `buddy-tui cache export` printed")
     if trust.key is not None and not hmac.compare_digest(_seal(first_line, trust.key).encode(), seal):

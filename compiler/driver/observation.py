@@ -295,14 +295,14 @@ def _result_of(node: Op) -> tuple[str, int]:
 
 def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     """Returns the graph with numbered names, so that equal nodes have equal graphs, and the new names by the old."""
-    data = serialization.to_data(graph)
-    names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
+    graph_data = serialization.to_data(graph)
+    names = {node.name: f"v{i}" for i, node in enumerate(graph_data.nodes)}
 
-    def rename(value: object) -> object:
+    def rename(argument: object) -> object:
         """Renames the nodes in serialized arguments, in which `{"n": NAME}` stands for a node."""
-        if isinstance(value, dict):
-            return {key: names[item] if key == "n" else item for key, item in value.items()}
-        return [rename(item) for item in value] if isinstance(value, list) else value
+        if isinstance(argument, dict):
+            return {key: names[item] if key == "n" else item for key, item in argument.items()}
+        return [rename(item) for item in argument] if isinstance(argument, list) else argument
 
     nodes = [
         replace(
@@ -315,9 +315,9 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
             args=rename(node.args),
             kwargs={key: rename(item) for key, item in node.kwargs.items()},
         )
-        for node in data.nodes
+        for node in graph_data.nodes
     ]
-    return serialization.from_data(replace(data, name="alone", nodes=nodes)), names
+    return serialization.from_data(replace(graph_data, name="alone", nodes=nodes)), names
 
 
 def _single_node_recipe(

@@ -86,15 +86,15 @@ def merge_passes(
     the passes that the bindings have registered. The bindings run a pass that the tool also has; its summary is the
     tool's.
     """
-    passes = {info.name: info for info in registered}
-    for info in described:
-        is_of_tool = bool(tool) and info.origin == tool
-        registered_info = passes.get(info.name) if is_of_tool else None
-        if registered_info is not None:
-            passes[info.name] = msgspec.structs.replace(registered_info, summary=info.summary)
+    passes = {pass_info.name: pass_info for pass_info in registered}
+    for pass_info in described:
+        is_of_tool = bool(tool) and pass_info.origin == tool
+        registered_pass = passes.get(pass_info.name) if is_of_tool else None
+        if registered_pass is not None:
+            passes[pass_info.name] = msgspec.structs.replace(registered_pass, summary=pass_info.summary)
         else:
-            passes[info.name] = info
-    return tuple(sorted(passes.values(), key=lambda info: info.name))
+            passes[pass_info.name] = pass_info
+    return tuple(sorted(passes.values(), key=lambda pass_info: pass_info.name))
 
 
 class CatalogueHandler:

@@ -133,16 +133,16 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
         takes_top_level = backend_named(recipe.backend).takes == "toplevel"
         channel.send(Assignments(compiler.assignments(recipe, sender.send_step)))
         compile_stages = _compile_to_top_level if takes_top_level else _compile_to_objects
-        result, artifact = compile_stages(compiler, recipe, sender)
+        compilation, artifact = compile_stages(compiler, recipe, sender)
     except CompilationError as error:
         return FailureReply(error.diagnostic, tuple(sender.to_data(stage, text) for stage, text in error.stages))
     return CompileDone(
-        sender.stages(result.stages),
+        sender.stages(compilation.stages),
         artifact,
-        tuple(result.assignments),
-        tuple(result.remarks),
-        result.seconds,
-        result.reused,
+        tuple(compilation.assignments),
+        tuple(compilation.remarks),
+        compilation.seconds,
+        compilation.reused,
     )
 
 
@@ -159,13 +159,15 @@ def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe
     if backend_named(recipe.backend).takes == "toplevel":
         return None
     try:
-        result = compiler.compile_without_stages(
+        compilation = compiler.compile_without_stages(
             recipe, lambda assignments: channel.send(Assignments(assignments)), sender.send_step
         )
     except CompilationError:
         return None
-    artifact = to_bytes(result.artifact)
-    return CompileDone((), artifact, result.assignments, result.remarks, result.seconds, result.reused)
+    artifact = to_bytes(compilation.artifact)
+    return CompileDone(
+        (), artifact, compilation.assignments, compilation.remarks, compilation.seconds, compilation.reused
+    )
 
 
 def _compile_to_objects(compiler: Compiler, recipe: Recipe, sender: StageSender) -> tuple[Any, bytes]:
@@ -188,7 +190,7 @@ def _compile_to_top_level(compiler: Compiler, recipe: Recipe, sender: StageSende
 
 
 class StageSender:
-    """Sends stages to the engine, with their texts unless the engine has them; `known_texts` names those."""
+    """Sends stages to the engine, with their texts except those that the engine has (`known_texts`)."""
 
     def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
         self._channel, self._known_texts = channel, set(known_texts)

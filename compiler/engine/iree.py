@@ -134,22 +134,22 @@ class IreeWorker:
     def _compile(self, request: CompileByIree) -> Reply:
         sender = StageSender(self._channel, request.known_texts)
         key = digest(request.program, request.flags)
-        result = self._results.get(key)
-        if result is None:
-            compiled = self._run_phases(request, sender)
-            if isinstance(compiled, FailureReply):
-                return compiled
-            self._results[key] = result = compiled
+        compilation = self._results.get(key)
+        if compilation is None:
+            outcome = self._run_phases(request, sender)
+            if isinstance(outcome, FailureReply):
+                return outcome
+            self._results[key] = compilation = outcome
             while len(self._results) > _MAX_CACHED_RESULTS:
                 self._results.popitem(last=False)
             reused = 0
         else:
-            reused = len(result.stages_and_texts)
-            for stage, text in result.stages_and_texts:
+            reused = len(compilation.stages_and_texts)
+            for stage, text in compilation.stages_and_texts:
                 sender.send_stage(_renumber(stage, request.first), text)
         self._results.move_to_end(key)
-        stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in result.stages_and_texts))
-        return CompileDone(stages, result.artifact, (), (), 0.0 if reused else result.seconds, reused)
+        stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in compilation.stages_and_texts))
+        return CompileDone(stages, compilation.artifact, (), (), 0.0 if reused else compilation.seconds, reused)
 
     def _run_phases(self, request: CompileByIree, sender: StageSender) -> _Compilation | FailureReply:
         """Compiles, and sends each stage when its phase has ended."""

@@ -397,7 +397,7 @@ class EngineSession:
         """Compiles a graph, then runs its code in a fork of the host and compares the results with eager's."""
         recipe = frame.recipe
         program = await self._program_for_host(recipe)
-        result = await self._compile(
+        compiled = await self._compile(
             program, recipe, job, kind="comparison" if frame.for_comparison else "main", needs_stages=frame.stages,
             meanwhile=lambda: self._prepare_run(program, frame),
         )  # fmt: skip
@@ -409,11 +409,11 @@ class EngineSession:
             folder = self.values.new_folder() if frame.store_values else None
             request = Execute(
                 recipe.graph,
-                result.artifact,
+                compiled.artifact,
                 frame.repeats,
                 recipe.threads,
-                result.nodes,
-                result.seconds,
+                compiled.nodes,
+                compiled.seconds,
                 frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
                 frame.inputs,
                 frame.values,

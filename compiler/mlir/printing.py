@@ -173,7 +173,7 @@ def print_llvm(
             name: line_sets[line - 1] if 0 < line <= len(line_sets) else 0 for name, line in instruction_sets.items()
         }
         function_sets = dict.fromkeys(function_sets, function_set)
-    content, sets, instructions, current_set = [], [], [], 0
+    content, set_numbers, weighted_sets, current_set = [], [], [], 0
     for line in lines:
         if _METADATA.match(line):
             continue
@@ -187,13 +187,13 @@ def print_llvm(
         if line.startswith("  "):
             # An instruction without a location comes from all nodes of the function.
             number = number or current_set
-            instructions.append(number)
+            weighted_sets.append(number)
         content.append(_DEBUG_LOCATION.sub("", line))
-        sets.append(number)
+        set_numbers.append(number)
     while content and not content[-1]:
         content.pop()
-        sets.pop()
-    return stage_text(content, sets, locations, Counter(instructions))
+        set_numbers.pop()
+    return stage_text(content, set_numbers, locations, Counter(weighted_sets))
 
 
 # The name of the op that a line defines, after its results; in the generic form it is in quotes.

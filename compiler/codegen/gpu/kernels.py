@@ -88,7 +88,7 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     Instructions without a directive, such as reads of a kernel's parameters, belong to all nodes of the kernel.
     """
     content: list[str] = []
-    sets: list[int] = []
+    set_numbers: list[int] = []
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
@@ -96,10 +96,10 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
             set_of_instruction = number if number in kernel_sets else kernel_set
-            sets.append(set_of_instruction if _is_instruction(line) else 0)
-        sets.append(0)
-    weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
-    return stage_text(content, sets, locations, weights)
+            set_numbers.append(set_of_instruction if _is_instruction(line) else 0)
+        set_numbers.append(0)
+    weights = Counter(number for line, number in zip(content, set_numbers, strict=True) if _is_instruction(line))
+    return stage_text(content, set_numbers, locations, weights)
 
 
 def _program_lines(text: str) -> list[tuple[str, int]]:

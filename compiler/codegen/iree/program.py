@@ -94,7 +94,7 @@ def _wrapper(
     The second value has the number of the placeholder of each weight, by the key of its parameter in IREE.
     """
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    results = [str(type_) for type_ in function_type.results]
+    result_types = [str(type_) for type_ in function_type.results]
     names = [op.stable for op in graph.placeholders]
     # Lines of text: the globals for weights, the ops that compute operands of the call; and the wrapper's parameters.
     globals_, loads, wrapper_arguments, operands = [], [], [], []
@@ -115,13 +115,13 @@ def _wrapper(
             wrapper_arguments.append(f"%a{i}: {type_}")
     call = f"func.call @{graph._func_name}({', '.join(operands)}) : {function_type}"
     return_op = "return"
-    if results:
-        call = f"%r:{len(results)} = {call}"
-        values = ", ".join(f"%r#{number}" for number in range(len(results)))
-        return_op = f"return {values} : {', '.join(results)}"
+    if result_types:
+        call = f"%r:{len(result_types)} = {call}"
+        values = ", ".join(f"%r#{number}" for number in range(len(result_types)))
+        return_op = f"return {values} : {', '.join(result_types)}"
     lines = [
         *globals_,
-        f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
+        f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(result_types)}) {{",
         *loads,
         f"    {call}",
         f"    {return_op}",

@@ -163,7 +163,7 @@ def run_optimiser(request: OptimiserRequest) -> list[OptimisedFunction]:
     else:
         options += _PRINT_NAMES
     machines.set_llvm_options(options)
-    results = []
+    optimised = []
     for text in request.texts:
         start = time.perf_counter()
         module = machines.parse_module(text, machine)
@@ -176,8 +176,8 @@ def run_optimiser(request: OptimiserRequest) -> list[OptimisedFunction]:
         with tempfile.TemporaryFile() as ignored, capture_stderr(ignored):
             data = target.emit_object(module)
         seconds = time.perf_counter() - start
-        results.append(OptimisedFunction(data, tuple(parse_passes(output)), tuple(sorted(names)), seconds))
-    return results
+        optimised.append(OptimisedFunction(data, tuple(parse_passes(output)), tuple(sorted(names)), seconds))
+    return optimised
 
 
 # ---- remarks ---------------------------------------------------------------------------------------------------------
