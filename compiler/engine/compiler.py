@@ -149,7 +149,7 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
 def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe) -> Reply | None:
     """Compiles `recipe` without its stages; returns the reply.
 
-    Returns `None` if the backend takes top-level IR, or if the compilation fails: one with stages shows where.
+    Returns `None` if the backend takes top-level IR, or if the compilation fails: one with stages shows the failure.
     """
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
@@ -159,15 +159,12 @@ def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe
     if backend_named(recipe.backend).takes == "toplevel":
         return None
     try:
-        compilation = compiler.compile_without_stages(
+        done = compiler.compile_without_stages(
             recipe, lambda assignments: channel.send(Assignments(assignments)), sender.send_step
         )
     except CompilationError:
         return None
-    artifact = to_bytes(compilation.artifact)
-    return CompileDone(
-        (), artifact, compilation.assignments, compilation.remarks, compilation.seconds, compilation.reused
-    )
+    return CompileDone((), to_bytes(done.artifact), done.assignments, done.remarks, done.seconds, done.reused)
 
 
 def _compile_to_objects(compiler: Compiler, recipe: Recipe, sender: StageSender) -> tuple[Any, bytes]:

@@ -101,17 +101,20 @@ class Host:
     def _load(self, request: LoadProgram) -> Reply:
         started, started_at = time.perf_counter(), time.time()
         try:
-            problems, before = _load_plugins(request), plugins.plugin_registrations()
-            self._program = _load_program(request, self._progress)
+            problems = _load_plugins(request)
+            registrations_before = plugins.plugin_registrations()
+            program = self._program = _load_program(request, self._progress)
             if request.frontend not in OWN_FRONTENDS:
                 self._import_graphs(request.frontend)
-            graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
-            notes = (*map(str, problems), *self._program.notes)
-            registration_hash = _hash_registrations(self._program, before)
-            files, texts = self._program.files, _python_texts(self._program, started_at)
-            seconds, known_graph = time.perf_counter() - started, self._program.known_graph
             return ProgramLoaded(
-                graphs, notes, seconds, registration_hash, files, texts, known_graph, self._program.is_reused
+                graphs=tuple(_graph_data(captured) for captured in program.graphs),
+                notes=(*map(str, problems), *program.notes),
+                registrations=_hash_registrations(program, registrations_before),
+                files=program.files,
+                texts=_python_texts(program, started_at),
+                seconds=time.perf_counter() - started,
+                known_graph=program.known_graph,
+                is_reused=program.is_reused,
             )
         except BaseException as error:
             self._channel.send(LogText(traceback_of(error)))

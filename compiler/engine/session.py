@@ -101,7 +101,7 @@ class EngineSession:
         self.backends = BackendWorkers(send, listener)
         self._host_program = _HostProgram(0, None)
         # Whether an earlier session captured the host's graphs: the host can then run their code, but nothing else.
-        self._is_reused = False
+        self._host_reuses_graphs = False
         self._saved = SavedPrograms(store)
         # Held by a compilation, so that the latest compilation pins its texts last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
@@ -133,7 +133,8 @@ class EngineSession:
         try:
             if frame.reopens and self.programs.latest(key) is None:
                 known_graph = await self._restore(key, job)
-            if (restored := self.programs.latest(key)) is None or not restored.is_restored:
+            latest = self.programs.latest(key)
+            if latest is None or not latest.is_restored:
                 self.compiler.worker.start()
             self.host_start.start_now()
             async with self.host.lock:
@@ -195,7 +196,7 @@ class EngineSession:
         except JobFailed:
             self._replace_host()
             raise
-        self._host_program, self._is_reused = _HostProgram(self.host.generation, key), loaded.is_reused
+        self._host_program, self._host_reuses_graphs = _HostProgram(self.host.generation, key), loaded.is_reused
         self._store_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._pin_graph_texts(program)
@@ -209,7 +210,7 @@ class EngineSession:
         self._store.pin(("fx", program.key), names)
 
     def _replace_host(self) -> None:
-        """Starts a new host, which is ready when the user has corrected the script."""
+        """Replaces the host that failed, so that a new one is ready when the user has corrected the script."""
         if self._host_program.generation == self.host.generation:
             self.host.kill("new host for the next attempt")
 
@@ -251,7 +252,7 @@ class EngineSession:
 
         Stages and progress are sent to `send`, by default the client; the stages of a cached result are sent only if
         `resend` is set. The texts are stored until the next compilation of that `kind`. Without `needs_stages`, the
-        result may have no stages. If the compiler worker compiles natively, `meanwhile` runs during the compilation.
+        result may have no stages. While the compiler worker compiles native code, `meanwhile` runs.
         """
         other_compiler = self.backends.compiler_of(recipe)
         needs_program = other_compiler is not None and other_compiler.needs_program
@@ -273,12 +274,10 @@ class EngineSession:
             if needs_program:
                 job.started = True
                 result = await self._compile_in_host(compilation, program, recipe, job)
-            elif other_compiler is not None:
-                result = await self._compile_without_program(
-                    compilation, program, recipe, job, needs_stages=True, meanwhile=None
-                )
             else:
-                result = await self._compile_without_program(compilation, program, recipe, job, needs_stages, meanwhile)
+                if other_compiler is not None:
+                    needs_stages, meanwhile = True, None
+                result = await self._compile_graph(compilation, program, recipe, job, needs_stages, meanwhile)
         if other_compiler is not None:
             result = await other_compiler.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
@@ -286,7 +285,7 @@ class EngineSession:
             self._saved.save_result(program, graph, recipe, result)
         return result
 
-    async def _compile_without_program(
+    async def _compile_graph(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, needs_stages: bool,
         meanwhile: Callable[[], Awaitable[None]] | None,
     ) -> CompileResult:  # fmt: skip
@@ -496,7 +495,7 @@ class EngineSession:
         With `only_runs`, the request only runs compiled code: the host may have reused the graph of an earlier session.
         Otherwise the host must have captured the graph. Raises `JobFailed` if the graph of `recipe` has changed.
         """
-        if self._host_program == (self.host.generation, program.key) and (only_runs or not self._is_reused):
+        if self._host_program == (self.host.generation, program.key) and (only_runs or not self._host_reuses_graphs):
             self._check_same_graph(self.programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)

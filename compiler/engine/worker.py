@@ -241,6 +241,7 @@ class EngineWorker:
             self._reply.set_result(message)
 
     def _report_stop(self, stopped: bool) -> None:
+        """Reports that a signal has stopped or continued the process."""
         if stopped:
             self._set_state("stopped", "suspended by a signal; continue the process, or cancel to start a new one")
         elif self.is_ready:
@@ -249,6 +250,7 @@ class EngineWorker:
             self._set_state("starting", "continued")
 
     def _handle_exit(self, how: str) -> None:
+        """Fails the waiting calls, and starts the next process unless several have failed to start."""
         assert self._process is not None
         tail, self._process = self._process.tail, None
         had_started = self._ready is not None and self._ready.done()
