@@ -160,7 +160,7 @@ def _seal(first_line: str, key: bytes) -> str:
 
 
 def read(path: Path, trust: Trust) -> ArchiveContents:
-    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or without evidence in `trust`."""
+    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or if `trust` excludes its author."""
     payload = _verified_payload(path, trust)
     todo = "export it again"
     try:

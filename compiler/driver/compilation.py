@@ -225,7 +225,7 @@ class Compiler:
         return tuple(remarks_on_nodes)
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
-        """Returns the cache keys of snapshots; the hash of the user's `mlir-opt` is a part, since it may be rebuilt."""
+        """Returns the cache keys of snapshots. They change with the user's `mlir-opt`, which may be rebuilt."""
         tool = mlir_tool.tool_identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
@@ -350,7 +350,7 @@ class _StageObserver(Observer[Any]):
         self._store(numbered, snapshot, reused=False)
 
     def failure(self, numbered: NumberedStep, state: ir.Operation, error: PassRunError) -> CompilationError:
-        """Returns an error with the IR at the failure; it names passes that would convert the op, and its rewriter."""
+        """Returns an error with the IR at the failure, passes that would convert the op, and its last rewriter."""
         with self._context, self._locations.unmapped_location(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]
             converters = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)

@@ -90,8 +90,8 @@ def lower_to_llvm(graph: Graph) -> None:
 def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     """Compiles a top-level module that computes `graph`, in place, and returns a function that runs its code.
 
-    The function takes the arguments of the module's entry in order: torch tensors, and numbers that are symbolic sizes.
-    It returns a list of results. Raises `CompilationError`.
+    The function takes the arguments of the module's entry in order: torch tensors, and the numbers from which symbolic
+    sizes are read. It returns a list of results. Raises `CompilationError`.
     """
     from buddy.compiler.runtime import LoadedProgram
 

@@ -205,7 +205,7 @@ class TextHandler:
         self._send(FoundEach(job.request, tuple(hits)))
 
     async def _batches(self, names: Sequence[str], job: Job) -> AsyncIterator[list[tuple[str, IndexedText]]]:
-        """Yields names and texts in batches, each of about `_BATCH_CHARACTERS` from files; texts in memory do not count.
+        """Yields names and texts in batches of about `_BATCH_CHARACTERS` from files; texts in memory do not count.
 
         Sends the progress after each batch but the last.
         """
