@@ -334,7 +334,7 @@ def _vex_instruction_size(code: bytes) -> int:
 def _symbols_by_address(
     instructions: Sequence[tuple[int, int, str, str]], relocations: Sequence[tuple[int, str]]
 ) -> dict[int, list[str]]:
-    """Returns the symbols of the relocations within each instruction, by its address, if there are any."""
+    """Returns the symbols of the relocations within instructions, by the instruction's address."""
     starts = [address for address, *_ in instructions]
     symbols: dict[int, list[str]] = {}
     for offset, symbol in relocations:

@@ -373,7 +373,7 @@ def _stages(
 
 
 def _merge_pass_lists(first: list[str], second: list[str]) -> list[str]:
-    """Returns a list that contains both lists in their order; names that both have at one place occur once."""
+    """Returns a list with the names of both lists, each in its order; equal names that are aligned occur once."""
     merged: list[str] = []
     for tag, start, end, second_start, second_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         merged += first[start:end]

@@ -33,7 +33,7 @@ def check_ir(text: str) -> IrProblem:
 
 
 def try_pass(module: ir.Operation, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
-    """Tries one pass on a clone of `module`, whose text is `before`."""
+    """Tries candidate number `number`, the pass `step`, on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.unmapped_location(module.context):
         clone = module.clone(ip=False).operation

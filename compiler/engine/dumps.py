@@ -149,7 +149,7 @@ class DumpHandler:
     async def open(self, frame: Open, file_format: DumpFormat, job: Job) -> None:
         """Indexes a dump. Sends the graphs that are found within a moment, then all graphs."""
         job.started = True
-        start = time.monotonic()
+        started_at = time.monotonic()
         path = Path(frame.directory, frame.source)
         key = frame.source, frame.arguments
         previous = self._opened.get(key)
@@ -167,7 +167,7 @@ class DumpHandler:
                 self._send(Progress(job.request, f"waiting for IR in {frame.source}"))
                 await asyncio.sleep(_FOLLOW_SECONDS)
                 await self._index(opened, job.request)
-            await self._send_graphs(opened.dump, job.request, start)
+            await self._send_graphs(opened.dump, job.request, started_at)
         except OSError as error:
             what = f"{frame.source} cannot be read: {error.strerror or error}"
             raise JobFailed(Diagnostic(what, frame.source, "check the file and its permissions")) from error
@@ -179,13 +179,13 @@ class DumpHandler:
         if frame.follows:
             self._following = asyncio.create_task(self._follow(opened, job.request))
 
-    async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
+    async def _send_graphs(self, dump: Dump, request: int, started_at: float) -> None:
         """Sends the graphs of a dump with their rows; sends nothing if the dump has no stages."""
         graphs = await asyncio.to_thread(_graphs_with_rows, dump)
         files = tuple(str(file.absolute()) for file in dump.files)
         notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limit_notes(dump))
         if dump.stages:
-            self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
+            self._send(Captured(request, graphs, notes, time.monotonic() - started_at, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
         """Sends the graphs of a log again whenever it has changed: indexes the new part, or all of a rewritten log."""
@@ -227,10 +227,10 @@ class DumpHandler:
     async def compile(self, frame: Compile, job: Job) -> None:
         """Sends the stages of a graph, including those that are indexed while the request runs."""
         job.started = True
-        start = time.monotonic()
+        started_at = time.monotonic()
         opened, graph = self._opened[frame.recipe.source, frame.recipe.arguments], frame.recipe.graph
         if frame.recipe.skipped_steps:
-            await self._send_rerun(opened, frame.recipe, job, start)
+            await self._send_rerun(opened, frame.recipe, job, started_at)
             return
         dump, step_numbers = opened.dump, StepNumbers()
         stages: list[Stage] = []
@@ -250,9 +250,9 @@ class DumpHandler:
             update_seconds = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(opened.has_ended.wait(), update_seconds)
-        self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
+        self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - started_at))
 
-    async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, start: float) -> None:
+    async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, started_at: float) -> None:
         """Sends the stages of a graph without the skipped steps; the steps after the first skipped one run again.
 
         Raises `JobFailed`.
@@ -269,7 +269,7 @@ class DumpHandler:
             self._send(StageDone(job.request, recipe.graph, stage))
         if rerun.problem is not None:
             raise JobFailed(rerun.problem, stages)
-        self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - start, notes=rerun.notes))
+        self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - started_at, notes=rerun.notes))
 
     def read(self, name: str) -> IndexedText | None:
         """Returns the text with that name, with the source lines of its ops; `None` if no dump has it.

@@ -171,9 +171,9 @@ class Host:
         captured = self._program.graphs[request.graph]
         return _rejection(captured, request) or handle(self._channel, captured, request)
 
-    def _progress(self, what: str) -> None:
+    def _progress(self, activity: str) -> None:
         """Reports an activity. Importers call the run of a script "running …"; the others are parts of the capture."""
-        self._channel.send(Activity(what, part="script" if what.startswith("running ") else "capture"))
+        self._channel.send(Activity(activity, part="script" if activity.startswith("running ") else "capture"))
 
 
 def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGraph) -> Reply:
