@@ -133,15 +133,12 @@ def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]
 
 def _functions(elf: ELFFile, name: str) -> list[Symbol]:
     """Returns the symbols of the functions called `name` or `name.…`: `name` first, the others by address."""
-    symbols = {
-        symbol["st_value"]: symbol
-        for section in elf.iter_sections()
-        if isinstance(section, SymbolTableSection)
-        for symbol in section.iter_symbols()
-        if symbol["st_info"]["type"] == "STT_FUNC"
-        and symbol["st_size"]
-        and (symbol.name == name or symbol.name.startswith(f"{name}."))
-    }
+    symbols = {}
+    for section in elf.iter_sections():
+        for symbol in section.iter_symbols() if isinstance(section, SymbolTableSection) else ():
+            is_function = symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"]
+            if is_function and (symbol.name == name or symbol.name.startswith(f"{name}.")):
+                symbols[symbol["st_value"]] = symbol
     return sorted(symbols.values(), key=lambda symbol: (symbol.name != name, symbol["st_value"]))
 
 

@@ -83,7 +83,9 @@ def print_mlir(located: str, locations: LocationSets) -> StageText:
         if line.startswith(_DEBUG_ALIASES):
             continue
         text, body = _split_locations(line)
-        number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
+        number = 0
+        if body:
+            number = aliases[body] if body in aliases else locations.number_in(body)
         # The last line of each op ends with its location. A line that starts with a brace ends the module.
         if line.endswith(")") and body and not text.startswith("}"):
             op_sets.append(number)
