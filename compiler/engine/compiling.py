@@ -80,7 +80,7 @@ class _ProcessState:
         self.graphs.clear()
 
     def record_graph(self, key: str, stored: Collection[str]) -> None:
-        """Records that graph `key` was sent, and that the worker now has the graphs `stored`; it evicts old graphs."""
+        """Records that graph `key` was sent; the worker, which evicts old graphs, now has the graphs `stored`."""
         self.graphs = {*self.graphs.intersection(stored), key}
 
 

@@ -146,7 +146,7 @@ async def _call_process(function: str, request: object, answer: type[_T]) -> _T:
         raise JobFailed(Diagnostic("the MLIR process exited without an answer", module)) from error
 
 
-# The time limit in seconds for a process to start the first trial: before that, it imports MLIR and parses the module.
+# The time limit in seconds for a process to start its first trial, after it has imported MLIR and parsed the module.
 _IMPORT_SECONDS = 60.0
 
 

@@ -205,7 +205,7 @@ class _Matrix:
         self.height, self.width = math.prod(map(len, self._row_ranges)), len(self._column_range)
 
     def row(self, view: Any, row: int) -> Any:
-        """Returns a row of one of the views; it has one element if no dim remains."""
+        """Returns a row of one of the views; if no dim remains, the row has one element."""
         return view[self._row_index(row)] if view.ndim else view.reshape(1)
 
     def _row_index(self, row: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 """
 
 # The instruction on tiles of AMX adds the products of 16 rows of 32 elements and 16 columns to four tiles of sums, as
-# kernels do. It is undefined if two of its tiles are the same (Intel's Software Developer's Manual, TDPBF16PS).
+# kernels do. It is undefined for two equal tiles (Intel's Software Developer's Manual, TDPBF16PS).
 _TILE_CALL = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %y)"
 _TILE_DECLARATIONS = """
 declare x86_amx @llvm.x86.tdpbf16ps.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)

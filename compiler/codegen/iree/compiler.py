@@ -20,8 +20,8 @@ from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
 
 _POLL_SECONDS = 0.02
 _SOURCE_NAME = "program"
-# Limits on printed constants (elements) and resources (characters), which include machine code. They do not affect the
-# compiled code.
+# Limits on printed constants (elements) and resources (characters, including machine code). The limits do not affect
+# the compiled code.
 _PRINTING_FLAGS = (
     "--mlir-print-debuginfo",
     "--mlir-elide-elementsattrs-if-larger=64",
