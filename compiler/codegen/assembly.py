@@ -313,7 +313,7 @@ def _vex_instruction_size(code: bytes) -> int:
 
     The prefix, with the map of its opcodes, is followed by the opcode, ModRM, SIB, a displacement and an immediate.
     """
-    # The sizes of the VEX prefix with two bytes, of that with three, and of the EVEX prefix.
+    # The first bytes of the two VEX prefixes and of EVEX, with the size of each prefix.
     prefix_size = {0xC5: 2, 0xC4: 3, 0x62: 4}.get(code[0], 0)
     if not prefix_size or len(code) < prefix_size + 3:
         return 1

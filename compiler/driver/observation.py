@@ -166,7 +166,7 @@ class _ValueStorage:
                 self._groups_of.setdefault(name, set()).add(group)
 
     def is_in_memory(self, op: Op) -> bool:
-        """Returns whether the whole value of `op` is in memory: then another loop than that of `op` reads the value.
+        """Returns whether the whole value of `op` is in memory: another loop computes one of its readers.
 
         A view shares the memory of its operand, so it is not recorded separately, unless it is a result.
         """

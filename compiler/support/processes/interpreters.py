@@ -62,8 +62,8 @@ def python_command(function: str, *arguments: str, parent: int = 0) -> list[str]
 async def call_in_process(function: str, argument: object, answer_type: type[Answer], timeout: float) -> Answer:
     """Returns the result of `function` for `argument`, without blocking the event loop.
 
-    The stderr of the process is written to that of this process, an engine's log. If the call is cancelled, the process
-    is killed. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
+    Writes the stderr of the process to the stderr of this process, an engine's log. Cancelling the call kills the
+    process. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
     """
     pipe, lifetime = asyncio.subprocess.PIPE, LifetimePipe()
     try:
