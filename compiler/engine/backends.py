@@ -44,7 +44,7 @@ _IREE_EXITED = "the IREE process exited"
 
 
 class IreeCompilation(CompilationRequest):
-    """A compilation by IREE: `result` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
+    """A compilation by IREE: `compile` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
 
     # The result of the first part, once the second has started.
     _top_level: CompileResult | None = None

@@ -168,12 +168,12 @@ class CompilationRequest:
         # The finished stages, by their index.
         self._stages: dict[int, Stage] = {}
 
-    async def result(
+    async def compile(
         self,
         make_request: Callable[[tuple[str, ...]], Message],
         call: Call,
     ) -> CompileResult:
-        """Compiles, and returns the result.
+        """Compiles the graph, and returns the result.
 
         `make_request` makes the request to the worker from the names of the texts that the engine already has, and
         `call` sends it. Raises `JobFailed` with the stages at the failure.

@@ -173,7 +173,7 @@ class ListeningSocket:
         finally:
             self._lifetime_socket.close()
 
-    async def peer(self) -> Peer:
+    async def accept_peer(self) -> Peer:
         """Returns the next process that connects. Raises `asyncio.TimeoutError` after `_CONNECT_SECONDS`."""
         await self._wait_for_process()
         # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.

@@ -274,7 +274,7 @@ class SubgraphHandler:
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         """Passes on the messages of the process that bisects, until it has finished. Raises `JobFailed`."""
-        async for message in (await listening.peer()).messages():
+        async for message in (await listening.accept_peer()).messages():
             if isinstance(message, Activity):
                 self._send(Progress(job.request, message.activity, message.done))
             elif isinstance(message, LogText):
@@ -331,7 +331,7 @@ class TuneHandler:
     async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
         request = StartTuning(frame.recipe.graph, listening.address)
         await self._session.call_host_for(frame.recipe, request, job)
-        return _ForkedTuneWorker(await listening.peer())
+        return _ForkedTuneWorker(await listening.accept_peer())
 
 
 class _ForkedTuneWorker:

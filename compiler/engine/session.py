@@ -344,7 +344,7 @@ class EngineSession:
         def make_request(known_texts: tuple[str, ...]) -> Message:
             return CompileGraph(graph.key, recipe, known_texts, needs_stages)
 
-        return await compilation.result(make_request, self.compiler.worker.call)
+        return await compilation.compile(make_request, self.compiler.worker.call)
 
     async def _compile_in_host(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
@@ -356,7 +356,7 @@ class EngineSession:
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
 
-            return await compilation.result(lambda known_texts: CompileInHost(recipe.graph, recipe, known_texts), call)
+            return await compilation.compile(lambda known_texts: CompileInHost(recipe.graph, recipe, known_texts), call)
 
     async def explain_code(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""

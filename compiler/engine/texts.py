@@ -91,7 +91,7 @@ class DiffCache:
     def __init__(self) -> None:
         self._differences: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
 
-    async def of(self, names: tuple[str, str], request: DiffRequest) -> Difference:
+    async def find_or_compute(self, names: tuple[str, str], request: DiffRequest) -> Difference:
         """Returns the difference of the texts called `names`. Cancelling ends the process.
 
         Raises `DiffTooLong` if the comparison takes longer than `DIFF_TIMEOUT`.
@@ -256,7 +256,7 @@ class TextHandler:
         before, after = self._find(frame.before), self._find(frame.after)
         diff_request = DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
-            difference = await self._differences.of((frame.before, frame.after), diff_request)
+            difference = await self._differences.find_or_compute((frame.before, frame.after), diff_request)
         except DiffTooLong as error:
             todo = "compare stages with fewer passes between them"
             raise JobFailed(Diagnostic(str(error), "the comparison", todo)) from error

@@ -151,7 +151,7 @@ class EngineWorker:
     def is_ready(self) -> bool:
         return self._ready is not None and self._ready.done() and self._process is not None
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Waits until the process can be called. Raises `WorkerDied` if several processes in sequence fail to start."""
         for attempt in range(1, _MAX_FALSE_STARTS + 1):
             self.start()
@@ -170,7 +170,7 @@ class EngineWorker:
         If the call is cancelled, `stop` is sent, and the process is killed unless it replies within a few seconds.
         Raises `WorkerDied` if the process exits, and `WorkerRequestError` if the reply is `FailureReply`.
         """
-        await self.ready()
+        await self.wait_until_ready()
         assert self._process is not None
         self._reply, self._handler = _new_future(), handler
         if self.state.state != "stopped":
@@ -289,7 +289,7 @@ def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagno
 async def wait_for_start(worker: EngineWorker, failure: Diagnostic) -> None:
     """Waits until `worker` can be called. Raises `JobFailed` with `failure`, and how the process exited."""
     try:
-        await worker.ready()
+        await worker.wait_until_ready()
     except WorkerDied as died:
         raise JobFailed(_death_diagnostic(died, failure)) from died
 

@@ -214,7 +214,7 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
         pid = _fork(run_and_reply)
         os.close(write_fd)
         try:
-            return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
+            return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).wait_for_end()
         finally:
             os.close(read_fd)
 
@@ -251,7 +251,7 @@ class _ChildWatch:
         self._reply: Reply | None = None
         self._kill_reason: EndKind | None = None
 
-    def result(self) -> TaskEnd:
+    def wait_for_end(self) -> TaskEnd:
         """Waits for the end of the child; returns how it ended."""
         try:
             while (message := self._next_message()) is not None:
