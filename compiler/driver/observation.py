@@ -1,8 +1,8 @@
 """Compiles programs to compare every node with eager: one that records values of nodes, and one for each node alone.
 
-Fusion is determined from the compiled program: if one loop computes two nodes, both are in its location set, and the
-value of the first one is in memory only if another loop reads it too. The instrumented program is compared with the
-original: if recording a value changes which nodes a loop computes, that value is no longer recorded.
+Fusion is determined from the compiled program: if one loop computes two nodes, the location set of the loop has both,
+and the value of the first node is in memory only if another loop reads it too. The instrumented program is compared
+with the original: if recording a value changes which nodes a loop computes, that value is no longer recorded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from buddy.compiler.protocol.numerics import NodeProgram, NodeUse, ObservedProgr
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import EAGER, F32, OpChoice, PassStep, PrecisionChoice, Recipe, digest
 
-# Fusion is determined before the first pass that lowers one of these: then the ops of a loop have locations of their
-# own, which do not list all nodes of the loop.
+# Fusion is determined before the first pass that lowers one of these: after such a pass, the ops of a loop have
+# locations of their own, which do not list all nodes of the loop.
 _LOOPS = ("structured-ops", "loops")
 # Maximum number of attempts to record values without changing the fusion.
 _MAX_ATTEMPTS = 3
