@@ -196,26 +196,26 @@ class PassTrialHandler:
             timed_out = _TimedOut()
             timer = call_later(max(0.0, min(limit, time_left)), messages.put_nowait, timed_out)
             try:
-                outcome = await messages.get()
+                message = await messages.get()
             finally:
                 timer.cancel()
-            if outcome is timed_out:
+            if message is timed_out:
                 if time_left <= limit:  # the limit of the whole request, not that of the candidate
                     return reported
                 self._report_failure(job, first + reported, f"not done in {limit:g} s")
                 return reported + 1
-            if isinstance(outcome, _TimedOut):
+            if isinstance(message, _TimedOut):
                 continue  # the message of an earlier wait arrived in the same moment
-            if isinstance(outcome, str):  # how the process exited
-                self._report_failure(job, first + reported, f"crashed: {outcome}")
+            if isinstance(message, str):  # how the process exited
+                self._report_failure(job, first + reported, f"crashed: {message}")
                 return reported + 1
-            if isinstance(outcome, TrialStarted):
+            if isinstance(message, TrialStarted):
                 started = True
                 continue
-            reported = outcome.number + 1
-            number = first + outcome.number
+            reported = message.number + 1
+            number = first + message.number
             self._send(
-                Tried(job.request, number, outcome.changed, outcome.deltas, outcome.milliseconds, outcome.problem)
+                Tried(job.request, number, message.changed, message.deltas, message.milliseconds, message.problem)
             )
         return reported
 
