@@ -286,7 +286,7 @@ def _fx_stage(captured: CapturedGraph) -> StageData:
     """Returns the ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
     table = captured.table.rstrip("\n") + "\n"
     rows = captured.info.rows
-    line_sets = array("I", [0, 0, *range(1, len(rows) + 1)])
+    line_sets = array("I", [0, 0, *range(1, len(rows) + 1)])  # the heading and the rule have no node
     text, lines = make_text_data(table, line_sets.tobytes(), _node_sets(rows))
     ops = sum(row.opcode.startswith("call_") for row in rows)
     return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)

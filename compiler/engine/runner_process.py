@@ -57,7 +57,7 @@ def _progress_to(channel: Channel) -> Callable[[str, float], None]:
 
 
 def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
-    """Forks a process that bisects, and exits when it is done or its socket is closed."""
+    """Forks a process that bisects, and exits when the bisection is done or its socket is closed."""
     fork_to(request.address, FailureReply, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
