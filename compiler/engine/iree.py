@@ -149,7 +149,8 @@ class IreeWorker:
                 sender.send_stage(_renumber(stage, request.first), text)
         self._results.move_to_end(key)
         stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in compilation.stages_and_texts))
-        return CompileDone(stages, compilation.artifact, (), (), 0.0 if reused else compilation.seconds, reused)
+        seconds = 0.0 if reused else compilation.seconds
+        return CompileDone(stages, compilation.artifact, assignments=(), remarks=(), seconds=seconds, reused=reused)
 
     def _run_phases(self, request: CompileByIree, sender: StageSender) -> _Compilation | FailureReply:
         """Compiles, and sends each stage when its phase has ended."""

@@ -120,8 +120,9 @@ class SavedPrograms:
         for text in saved.texts:
             store_text(self._store, text)
         stages = (graph.fx, *saved.stages)
+        reused = len(stages)
         return CompileResult(
-            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, len(stages), has_stages
+            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused, has_stages
         )
 
     def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:

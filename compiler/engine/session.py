@@ -407,21 +407,21 @@ class EngineSession:
             self._send_progress(job, "running", part="run")
             folder = self.values.new_folder() if frame.store_values else None
             request = Execute(
-                recipe.graph,
-                compiled.artifact,
-                frame.repeats,
-                recipe.threads,
-                compiled.nodes,
-                compiled.seconds,
-                frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
-                frame.inputs,
-                frame.values,
-                str(folder or ""),
-                native,
-                frame.equal_nan,
-                frame.runtimes,
-                frame.mark,
-                recipe.backend,
+                graph=recipe.graph,
+                artifact=compiled.artifact,
+                repeats=frame.repeats,
+                threads=recipe.threads,
+                nodes=compiled.nodes,
+                compile_seconds=compiled.seconds,
+                timeout=frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
+                inputs=frame.inputs,
+                values=frame.values,
+                values_folder=str(folder or ""),
+                native=native,
+                equal_nan=frame.equal_nan,
+                runtimes=frame.runtimes,
+                mark=frame.mark,
+                backend=recipe.backend,
             )
             try:
                 executed = await self._call_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
