@@ -40,7 +40,7 @@ def place_spans(spans: Sequence[Span], existing: Sequence[Span] = ()) -> tuple[l
     """Returns the slot of each span, and the size of the arena in bytes.
 
     The largest span is placed first, each at the lowest offset that is free while the span is live. `existing` are
-    buffers that may hold spans while they are not live themselves; they are used if the arena becomes smaller. This is
+    buffers that may hold spans while not live themselves; they are used if the arena becomes smaller. This is
     "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
     """
     slots, size = _place_greedily(spans, ())
