@@ -180,7 +180,7 @@ def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -
 
 
 def _concatenate(texts: Sequence[StageText]) -> StageText:
-    """Concatenates the texts of modules, which are printed separately, since each module numbers its metadata from 0."""
+    """Concatenates the texts of modules, which are printed separately, since each numbers its metadata from 0."""
     return msgspec.structs.replace(
         texts[-1],
         content="".join(text.content for text in texts),
