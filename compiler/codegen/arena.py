@@ -19,7 +19,7 @@ class Span:
     last: int
 
     def overlaps(self, other: Span) -> bool:
-        """True if both spans are live at the same step."""
+        """Returns whether both spans are live at the same step."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -30,7 +30,7 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaSlot:
-    """The position of a span: a byte offset in the existing buffer number `buffer`, in the arena if that is `None`."""
+    """The position of a span: a byte offset in existing buffer number `buffer`; in the arena if `buffer` is `None`."""
 
     offset: int
     buffer: int | None = None
@@ -39,9 +39,9 @@ class ArenaSlot:
 def place_spans(spans: Sequence[Span], existing: Sequence[Span] = ()) -> tuple[list[ArenaSlot], int]:
     """Returns the slot of each span, and the size of the arena in bytes.
 
-    The largest span is placed first, each at the lowest offset that is free while it is live. `existing` are existing
-    buffers, which may hold spans while they are not live; they are used if the arena becomes smaller. This is "greedy
-    by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
+    The largest span is placed first, each at the lowest offset that is free while the span is live. `existing` are
+    buffers that may hold spans while not live themselves; they are used if the arena becomes smaller. This is
+    "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
     """
     slots, size = _place_greedily(spans, ())
     if existing:
@@ -59,13 +59,15 @@ def _place_greedily(spans: Sequence[Span], existing: Sequence[Span]) -> tuple[li
     slots: dict[int, ArenaSlot] = {}
     smallest_first = sorted(range(len(existing)), key=lambda number: existing[number].size)
     for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
-        slots_in_buffers = (
-            ArenaSlot(offset, number)
-            for number in smallest_first
-            if not existing[number].overlaps(spans[i])
-            and (offset := _lowest_offset(spans, slots, i, number)) + spans[i].size <= existing[number].size
-        )
-        slots[i] = next(slots_in_buffers, None) or ArenaSlot(_lowest_offset(spans, slots, i, None))
+        slot = None
+        for number in smallest_first:
+            if existing[number].overlaps(spans[i]):
+                continue
+            offset = _lowest_offset(spans, slots, i, number)
+            if offset + spans[i].size <= existing[number].size:
+                slot = ArenaSlot(offset, number)
+                break
+        slots[i] = slot or ArenaSlot(_lowest_offset(spans, slots, i, None))
     ends = (slots[i].offset + span.size for i, span in enumerate(spans) if slots[i].buffer is None)
     return [slots[i] for i in range(len(spans))], max(ends, default=0)
 
@@ -88,9 +90,9 @@ def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, b
 def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlot | None]:
     """Returns for each span a position in one of the buffers `earlier`, whose last step is before the span's first one.
 
-    A span lies in the buffer with which it shares the most memory; its slot is `None` if it would share none. Where a
-    span ends after its buffer, the caller has to enlarge the buffer. The largest span is placed first. All spans are
-    live until the last step, so those in one buffer are placed one after another.
+    A span lies in the buffer with which it shares the most memory; its slot is `None` if it would share none. The
+    caller has to enlarge a buffer in which a span does not fit. The largest span is placed first. All spans are live
+    until the last step, so those in one buffer are placed one after another.
     """
     slots: list[ArenaSlot | None] = [None] * len(spans)
     free = [buffer.size for buffer in earlier]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import capstone
 from elftools.elf.elffile import ELFFile
@@ -24,6 +24,7 @@ from buddy.compiler.protocol.text.lines import StageText
 
 if TYPE_CHECKING:
     from elftools.dwarf.compileunit import CompileUnit
+    from elftools.dwarf.die import DIE
     from elftools.dwarf.dwarfinfo import DWARFInfo
     from elftools.dwarf.lineprogram import LineProgram, LineState
     from elftools.elf.sections import Symbol
@@ -35,7 +36,7 @@ _CAPSTONE_MODES = {
     "EM_AARCH64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
     "EM_RISCV": (capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC),
 }
-# The mnemonics of jumps by Capstone's architecture. Calls are not jumps.
+# The mnemonics of jumps, by Capstone's architecture. Calls are not jumps.
 _JUMPS = {
     capstone.CS_ARCH_X86: re.compile(r"j\w+|loop\w*"),
     capstone.CS_ARCH_ARM64: re.compile(r"b|bc?\.\w+|[ct]bn?z"),
@@ -48,11 +49,19 @@ _MAX_INSTRUCTION_BYTES = 16
 _OPCODES_WITH_IMMEDIATE = frozenset({0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6})
 
 
+class _InlinedCall(NamedTuple):
+    """The addresses `start` to `end` (excluded) of code that was inlined, and the line of the call."""
+
+    start: int
+    end: int
+    line: int
+
+
 @dataclass(frozen=True)
 class _FunctionCode:
-    """One function of an object: its lines of text, the line number of each in the line table, and its machine code.
+    """One function of an object: the lines of its text, and the number in the line table and machine code of each line.
 
-    The line number is 0 for a line without an entry. `machine_code` is empty if the function could not be disassembled.
+    The number is 0 for a line without an entry. `machine_code` is empty if the function could not be disassembled.
     """
 
     lines: tuple[str, ...]
@@ -124,15 +133,12 @@ def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]
 
 def _functions(elf: ELFFile, name: str) -> list[Symbol]:
     """Returns the symbols of the functions called `name` or `name.…`: `name` first, the others by address."""
-    symbols = {
-        symbol["st_value"]: symbol
-        for section in elf.iter_sections()
-        if isinstance(section, SymbolTableSection)
-        for symbol in section.iter_symbols()
-        if symbol["st_info"]["type"] == "STT_FUNC"
-        and symbol["st_size"]
-        and (symbol.name == name or symbol.name.startswith(f"{name}."))
-    }
+    symbols = {}
+    for section in elf.iter_sections():
+        for symbol in section.iter_symbols() if isinstance(section, SymbolTableSection) else ():
+            is_function = symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"]
+            if is_function and (symbol.name == name or symbol.name.startswith(f"{name}.")):
+                symbols[symbol["st_value"]] = symbol
     return sorted(symbols.values(), key=lambda symbol: (symbol.name != name, symbol["st_value"]))
 
 
@@ -196,41 +202,46 @@ def _lines_of_file(
     # A row starts at each border of an inlined call too, because its code may be in the middle of a row.
     lines = {state.address: state.line if state.file in own_files else 0 for state in states}
     starts = sorted(lines)
-    for border in {border for low, high, _ in calls for border in (low, high)} - lines.keys():
+    for border in {border for call in calls for border in (call.start, call.end)} - lines.keys():
         before = bisect_right(starts, border) - 1
         if before >= 0:
             lines[border] = lines[starts[before]]
-    enclosing_calls: list[tuple[int, int, int]] = []
+    enclosing_calls: list[_InlinedCall] = []
     next_call = 0
     for address in sorted(lines):
-        while next_call < len(calls) and calls[next_call][0] <= address:
+        while next_call < len(calls) and calls[next_call].start <= address:
             enclosing_calls.append(calls[next_call])
             next_call += 1
-        enclosing_calls = [call for call in enclosing_calls if call[1] > address]
-        yield address, lines[address] or (enclosing_calls[-1][2] if enclosing_calls else 0)
+        enclosing_calls = [call for call in enclosing_calls if call.end > address]
+        yield address, lines[address] or (enclosing_calls[-1].line if enclosing_calls else 0)
 
 
-def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> Iterator[tuple[int, int, int]]:
-    """Yields the first address, the end and the line of each call in `own_files` that was inlined."""
-    base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
+def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> Iterator[_InlinedCall]:
+    """Yields the calls in `own_files` that were inlined; one for each of its address ranges."""
     for debug_entry in unit.iter_DIEs():
         attributes = debug_entry.attributes
         file, line = attributes.get("DW_AT_call_file"), attributes.get("DW_AT_call_line")
         is_inlined = debug_entry.tag == "DW_TAG_inlined_subroutine"
-        if not is_inlined or file is None or line is None or file.value not in own_files:
-            continue
-        if "DW_AT_ranges" in attributes:
-            ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
-            start = base.value if base is not None else 0
-            for address_range in ranges:
-                if hasattr(address_range, "base_address"):  # the base of the ranges after this entry
-                    start = address_range.base_address
-                    continue
-                offset = 0 if getattr(address_range, "is_absolute", False) else start
-                yield offset + address_range.begin_offset, offset + address_range.end_offset, line.value
-        elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
-            low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
-            yield low, high.value if high.form == "DW_FORM_addr" else low + high.value, line.value
+        if is_inlined and file is not None and line is not None and file.value in own_files:
+            for start, end in _address_ranges(debug_entry, dwarf, unit):
+                yield _InlinedCall(start, end, line.value)
+
+
+def _address_ranges(debug_entry: DIE, dwarf: DWARFInfo, unit: CompileUnit) -> Iterator[tuple[int, int]]:
+    """Yields the first address and the end of each address range of a debug entry."""
+    attributes = debug_entry.attributes
+    if "DW_AT_ranges" in attributes:
+        unit_start = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
+        base = unit_start.value if unit_start is not None else 0
+        for address_range in dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit):
+            if hasattr(address_range, "base_address"):  # the base of the ranges after this entry
+                base = address_range.base_address
+                continue
+            offset = 0 if getattr(address_range, "is_absolute", False) else base
+            yield offset + address_range.begin_offset, offset + address_range.end_offset
+    elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
+        low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
+        yield low, high.value if high.form == "DW_FORM_addr" else low + high.value
 
 
 def _disassemble_code(
@@ -240,8 +251,10 @@ def _disassemble_code(
     """Disassembles `code`; adds labels and the symbols of relocations.
 
     `mode` is a value of `_CAPSTONE_MODES`, `line_table` a result of `_line_table`, and `relocations` of `_relocations`.
-    Its first instruction has the address `start`, which is an offset in the section if the code is of an object.
+    The code starts at the address `start`, which is an offset in the section if the code is of an object.
     """
+    architecture, _ = mode
+    row_addresses, row_lines = line_table
     instructions = list(_instructions(start, code, mode))
     symbols = _symbols_by_address(instructions, relocations)
     addresses = {address for address, *_ in instructions}
@@ -249,7 +262,7 @@ def _disassemble_code(
     jumps = {
         address: target
         for address, _, mnemonic, operands in instructions
-        if address not in symbols and (target := _jump_target(mode[0], address, mnemonic, operands)) in addresses
+        if address not in symbols and (target := _jump_target(architecture, address, mnemonic, operands)) in addresses
     }
     targets = set(jumps.values())
     lines, line_numbers, machine_code = [f"{name}:"], [0], [b""]
@@ -262,22 +275,23 @@ def _disassemble_code(
             operands = operands[: operands.rfind(" ") + 1] + f".L{jumps[address] - start:x}"
         comment = f"  # {', '.join(symbols[address])}" if address in symbols else ""
         lines.append(f"  {address - start:6x}  {mnemonic:<14} {operands}{comment}".rstrip())
-        row = bisect_right(line_table[0], address) - 1
-        line_numbers.append(line_table[1][row] if row >= 0 else 0)
+        row = bisect_right(row_addresses, address) - 1
+        line_numbers.append(row_lines[row] if row >= 0 else 0)
         machine_code.append(code[address - start : address - start + size])
     return _FunctionCode(tuple(lines), tuple(line_numbers), tuple(machine_code))
 
 
 def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tuple[int, int, str, str]]:
     """Yields address, size, mnemonic and operands of each instruction; one that Capstone does not know is `.byte`."""
+    architecture, _ = mode
     disassembler = capstone.Cs(*mode)
     offset = 0
     while offset < len(code):
-        for instruction in disassembler.disasm_lite(code[offset:], start + offset):
-            yield instruction
-            offset = instruction[0] - start + instruction[1]
+        for address, size, mnemonic, operands in disassembler.disasm_lite(code[offset:], start + offset):
+            yield address, size, mnemonic, operands
+            offset = address - start + size
         if offset < len(code):
-            size = _unknown_instruction_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])
+            size = _unknown_instruction_size(architecture, code[offset : offset + _MAX_INSTRUCTION_BYTES])
             unknown = code[offset : offset + size]
             yield start + offset, len(unknown), ".byte", ", ".join(f"{byte:#04x}" for byte in unknown)
             offset += len(unknown)
@@ -286,7 +300,7 @@ def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tu
 def _unknown_instruction_size(architecture: int, code: bytes) -> int:
     """Returns the size of the first instruction of `code`, which Capstone does not know.
 
-    On x86, it is that of an instruction with a VEX or EVEX prefix, such as those of AVX-VNNI, and 1 for others.
+    On x86, only instructions with a VEX or EVEX prefix, such as those of AVX-VNNI, are measured; the others count as 1.
     """
     if architecture == capstone.CS_ARCH_X86:
         return _vex_instruction_size(code)
@@ -299,38 +313,42 @@ def _vex_instruction_size(code: bytes) -> int:
 
     The prefix, with the map of its opcodes, is followed by the opcode, ModRM, SIB, a displacement and an immediate.
     """
-    prefix = {0xC5: 2, 0xC4: 3, 0x62: 4}.get(code[0], 0)
-    if not prefix or len(code) < prefix + 3:
+    # The first bytes of the two VEX prefixes and of EVEX, with the size of each prefix.
+    prefix_size = {0xC5: 2, 0xC4: 3, 0x62: 4}.get(code[0], 0)
+    if not prefix_size or len(code) < prefix_size + 3:
         return 1
-    opcode_map = 1 if prefix == 2 else code[1] & (0x1F if prefix == 3 else 0x07)
-    opcode, modrm = code[prefix], code[prefix + 1]
+    opcode_map = 1 if prefix_size == 2 else code[1] & (0x1F if prefix_size == 3 else 0x07)
+    opcode, modrm = code[prefix_size], code[prefix_size + 1]
     mod, rm = modrm >> 6, modrm & 7
     has_sib = mod != 3 and rm == 4
     displacement = {1: 1, 2: 4}.get(mod, 0)
-    if mod == 0 and (rm == 5 or (has_sib and code[prefix + 2] & 7 == 5)):
+    if mod == 0 and (rm == 5 or (has_sib and code[prefix_size + 2] & 7 == 5)):
         displacement = 4
     has_immediate = opcode_map == 3 or (opcode_map == 1 and opcode in _OPCODES_WITH_IMMEDIATE)
-    return prefix + 2 + has_sib + displacement + has_immediate
+    return prefix_size + 2 + has_sib + displacement + has_immediate
 
 
 def _symbols_by_address(
     instructions: Sequence[tuple[int, int, str, str]], relocations: Sequence[tuple[int, str]]
 ) -> dict[int, list[str]]:
-    """Returns the symbols of the relocations within each instruction, for those that have any."""
+    """Returns the symbols of the relocations within instructions, by the instruction's address."""
     starts = [address for address, *_ in instructions]
     symbols: dict[int, list[str]] = {}
     for offset, symbol in relocations:
         index = bisect_right(starts, offset) - 1
-        if index >= 0 and offset < starts[index] + instructions[index][1]:
-            symbols.setdefault(starts[index], []).append(symbol)
+        if index < 0:
+            continue
+        address, size, *_ = instructions[index]
+        if offset < address + size:
+            symbols.setdefault(address, []).append(symbol)
     return symbols
 
 
 def _jump_target(architecture: int, address: int, mnemonic: str, operands: str) -> int:
     """Returns the address to which the instruction at `address` jumps.
 
-    Returns -1 if it does not jump, or if the target is in a register or in memory. The target is the last operand. It
-    is an address on x86 and AArch64, and the distance from `address` on RISC-V.
+    Returns -1 for another instruction, or if the target is in a register or in memory. The target is the last operand:
+    an address on x86 and AArch64, the distance from `address` on RISC-V.
     """
     if not _JUMPS[architecture].fullmatch(mnemonic):
         return -1

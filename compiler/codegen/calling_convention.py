@@ -79,8 +79,8 @@ def entry_of(module: ir.Operation) -> ir.Operation | None:
 def read_entry_convention(module: ir.Operation) -> EntryConvention | None:
     """Returns the calling convention of the entry.
 
-    Returns `None` if `module` has no entry in the `func` dialect, or if the entry has other arguments than memrefs and
-    symbols, or results.
+    Returns `None` if `module` has no entry in the `func` dialect, or if the entry has results, or other arguments than
+    memrefs and symbols.
     """
     operation = entry_of(module)
     if operation is None:
@@ -138,7 +138,7 @@ class ConventionReader:
 
 
 def _is_entry(operation: ir.Operation) -> bool:
-    """True if a function is public, has a body, and is called by the calling convention of the entry."""
+    """Returns whether a function is public, has a body, and is called by the calling convention of the entry."""
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
     # Functions with a C interface, such as packing functions, are called with memref descriptors.
@@ -146,7 +146,7 @@ def _is_entry(operation: ir.Operation) -> bool:
 
 
 def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
-    """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
+    """Returns the entry's argument with `type_` and `attributes`, or `None` if no graph input is passed in it."""
     if SOURCE_ATTRIBUTE not in attributes:
         return None
     preparing_functions = [
@@ -168,8 +168,8 @@ def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
 def artifact_arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     """Returns the artifact's arguments.
 
-    An argument that is not packed has the shape and dtype of its placeholder, which has the signedness of integers; a
-    packed argument has those of the IR.
+    A packed argument has the shape and element type of the IR. Any other has those of its placeholder, which tell the
+    signedness of integers.
     """
     arguments = []
     for argument in entry.arguments:
@@ -193,7 +193,7 @@ def count_word_arguments(module: ir.Operation, name: str) -> int:
 
 
 def uses_threads(module: ir.Operation) -> bool:
-    """True if a module in the LLVM dialect divides loops among threads."""
+    """Returns whether a module in the LLVM dialect divides loops among threads."""
     op_attributes = (op.operation.attributes for op in module.regions[0].blocks[0])
     symbols = (ir.StringAttr(attributes["sym_name"]).value for attributes in op_attributes if "sym_name" in attributes)
     return any(symbol == FORK for symbol in symbols)
@@ -236,8 +236,8 @@ def make_artifact(
     `threads` and `target` are the recipe's. `observed` has the stable names of the nodes whose values are recorded.
     """
     # Results without elements have no out-parameter.
-    passed = (number for number, spec in enumerate(results) if 0 not in spec.shape)
-    memory = [(number, part) for number, part in zip(passed, entry.memory, strict=False) if part is not None]
+    out_parameters = (number for number, spec in enumerate(results) if 0 not in spec.shape)
+    memory = [(number, part) for number, part in zip(out_parameters, entry.memory, strict=False) if part is not None]
     return Artifact(
         name,
         tuple(objects),
@@ -246,7 +246,7 @@ def make_artifact(
         tuple(calls),
         entry.arena,
         threads if uses_threads(module) else 1,
-        tuple(symbol for name in entry.symbols for symbol in symbols if symbol.name == name),
+        tuple(symbol for symbol_name in entry.symbols for symbol in symbols if symbol.name == symbol_name),
         tuple(observed),
         regions_of(module),
         target=target,

@@ -48,8 +48,8 @@ _SCOPE_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 class FunctionObject:
     """An object file that defines one function. Line `i` of its line table is location set `sets[i - 1]`.
 
-    `function_set` is the location set of the whole function. `reused` means that the object comes from the cache;
-    `seconds` is the compile time, 0 if it does.
+    `function_set` is the location set of the whole function. `reused` means that the object comes from the cache.
+    `seconds` is the compile time, 0 for a reused object.
     """
 
     name: str
@@ -110,7 +110,7 @@ class CodeRemark:
 
 
 def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
-    """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches them with the objects.
+    """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches remarks with the objects.
 
     Raises `RemarksError` if LLVM cannot print them.
     """
@@ -132,7 +132,7 @@ def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: in
 
 
 def _set_of_line(function: FunctionModule, line: int) -> int:
-    """Returns the location set of a line of the line table; that of the whole function for a line without an entry."""
+    """Returns the location set of line `line` of the line table; without such a line, the set of the whole function."""
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
@@ -204,7 +204,7 @@ def _separate_module(
 
 
 def _adapt_to_llvm(function: ir.Operation) -> None:
-    """Moves the annotations of loops to where LLVM finds them, and accesses scalars of bfloat16 as i16, with bitcasts.
+    """Moves the annotations of loops to where LLVM finds them; accesses scalars of bfloat16 as i16.
 
     The conversion of `scf.for` leaves its annotation on the branch as an attribute that the translation ignores.
 
@@ -225,18 +225,22 @@ def _adapt_to_llvm(function: ir.Operation) -> None:
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    bits = ir.IntegerType.get_signless(16)
     for op in accesses:
-        with op.location:
-            if op.name == "llvm.store":
-                with ir.InsertionPoint(op):
-                    op.operands[0] = llvm.bitcast(bits, op.operands[0])
-                continue
-            (loaded,) = op.results
-            loaded.set_type(bits)
-            with ir.InsertionPoint.after(op):
-                value = llvm.bitcast(bfloat16, loaded)
-            loaded.replace_all_uses_except(value, value.owner.operation)
+        _access_as_i16(op)
+
+
+def _access_as_i16(op: ir.Operation) -> None:
+    """Converts a load or store of a bfloat16 to one of an i16, with a bitcast of the scalar."""
+    i16 = ir.IntegerType.get_signless(16)
+    if op.name == "llvm.store":
+        with op.location, ir.InsertionPoint(op):
+            op.operands[0] = llvm.bitcast(i16, op.operands[0])
+        return
+    (loaded,) = op.results
+    loaded.set_type(i16)
+    with op.location, ir.InsertionPoint.after(op):
+        scalar = llvm.bitcast(ir.BF16Type.get(), loaded)
+    loaded.replace_all_uses_except(scalar, scalar.owner.operation)
 
 
 def _declare(function: ir.Operation) -> None:
@@ -252,7 +256,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
 
     Returns the symbols that its ops use, and the old number of each set in the new order.
     """
-    numbers: dict[int, int] = {}
+    new_numbers: dict[int, int] = {}  # by the old numbers
     symbols: dict[str, None] = {}
     unmapped = locations.unmapped_location(function.context)
     new_locations = {0: unmapped}
@@ -264,8 +268,8 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
                 symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)
         number = number_of(op.location)
         if number not in new_locations:
-            numbers[number] = len(numbers) + 1
-            new_locations[number] = ir.Location.file(FILE, numbers[number], 0)
+            new_numbers[number] = len(new_numbers) + 1
+            new_locations[number] = ir.Location.file(FILE, new_numbers[number], 0)
         op.location = new_locations[number]
         return advance
 
@@ -279,7 +283,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
     scope = _SCOPE_LINES.sub(r"\g<1>0", str(function.location))
     # The bindings have no function that parses a location.
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
-    return list(symbols), tuple(numbers)
+    return list(symbols), tuple(new_numbers)
 
 
 # ---- the stages of LLVM's optimiser ----------------------------------------------------------------------------------
@@ -325,31 +329,31 @@ def compile_by_pass(
     context = new_context()
     with context, ir.Location.unknown():
         texts = [to_llvm_ir(ir.Module.parse(function.code).operation) for function in functions]
-    results = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
+    optimised = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
     objects = [
         FunctionObject(
             function.name, result.data, function.sets, function_set=function.function_set, seconds=result.seconds
         )
-        for function, result in zip(functions, results, strict=True)
+        for function, result in zip(functions, optimised, strict=True)
     ]
-    pass_names = frozenset(name for result in results for name in result.names)
-    stages = _stages(functions, results, locations) if with_stages and functions else []
+    pass_names = frozenset(name for result in optimised for name in result.names)
+    stages = _stages(functions, optimised, locations) if with_stages and functions else []
     return StagedObjects(objects, stages, pass_names)
 
 
 def _stages(
-    functions: Sequence[FunctionModule], results: Sequence[OptimisedFunction], locations: LocationSets
+    functions: Sequence[FunctionModule], optimised: Sequence[OptimisedFunction], locations: LocationSets
 ) -> list[LlvmStage]:
-    """Returns the stages that differ from the one before.
+    """Returns the stages, each of which differs from the previous one.
 
     All functions go through one pipeline, but loop passes run once for each loop of a function. So the functions have
     different lists of passes, which are aligned by name. A stage has the texts of all functions at one position of the
     aligned list.
     """
     order: list[str] = []
-    for result in results:
+    for result in optimised:
         order = _merge_pass_lists(order, [pass_run.name for pass_run in result.passes])
-    texts_by_position = [_texts_by_position(order, result.passes) for result in results]
+    texts_by_position = [_texts_by_position(order, result.passes) for result in optimised]
     current_texts = [_FunctionText((), ()) for _ in functions]
     stages: list[LlvmStage] = []
     for position, name in enumerate(order):
@@ -369,7 +373,7 @@ def _stages(
 
 
 def _merge_pass_lists(first: list[str], second: list[str]) -> list[str]:
-    """Returns a list that contains both lists in their order, with equal names aligned."""
+    """Returns a list with the names of both lists, each in its order; equal names that are aligned occur once."""
     merged: list[str] = []
     for tag, start, end, second_start, second_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         merged += first[start:end]
@@ -408,11 +412,11 @@ def _definition_text(function: FunctionModule, text: str, locations: LocationSet
 def _stage(name: str, functions: Sequence[_FunctionText], locations: LocationSets) -> LlvmStage:
     """Returns the stage `name` with the texts of all functions, one after another."""
     lines: list[str] = []
-    sets: list[int] = []
+    set_numbers: list[int] = []
     for function in functions:
         lines += [*function.lines, ""]
-        sets += [*function.sets, 0]
+        set_numbers += [*function.sets, 0]
     # Instructions are indented; labels and braces are not.
-    weights = Counter(number for line, number in zip(lines, sets, strict=True) if line.startswith("  "))
-    text = stage_text(lines[:-1], sets[:-1], locations, weights)
+    weights = Counter(number for line, number in zip(lines, set_numbers, strict=True) if line.startswith("  "))
+    text = stage_text(lines[:-1], set_numbers[:-1], locations, weights)
     return LlvmStage(name, text, Counter(_OPCODE.findall(text.content)))

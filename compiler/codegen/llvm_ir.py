@@ -29,7 +29,7 @@ def for_older_llvm(text: str) -> str:
 
 
 def _may_contain_floats(line: str) -> bool:
-    """True if a line may contain floats. Lines with a string constant (`c"a float 1.5"`) contain none."""
+    """Returns whether a line may contain floats. Lines with a string constant (`c"a float 1.5"`) contain none."""
     return _FLOAT_TYPES.search(line) is not None and ' c"' not in line
 
 
@@ -57,9 +57,10 @@ def _bits(literal: re.Match[str], type_: str) -> int:
         return _round_to(float(literal["decimal"]), type_)
     width, _, fraction_bits = _FORMATS[type_]
     exponent = ((1 << _EXPONENT_BITS[type_]) - 1) << fraction_bits
-    special, quiet_bit = literal["special"], 1 << (fraction_bits - 1)
-    payload = int(special.partition("(")[2].rstrip(")"), 16) if "(" in special else 0
-    fraction = {"inf": 0, "snan": payload}.get(special.partition("(")[0], payload | quiet_bit)
+    kind, _, payload_text = literal["special"].partition("(")
+    payload = int(payload_text.rstrip(")"), 16) if payload_text else 0
+    quiet_bit = 1 << (fraction_bits - 1)
+    fraction = {"inf": 0, "snan": payload}.get(kind, payload | quiet_bit)
     return (literal["sign"] == "-") << (width - 1) | exponent | fraction
 
 
@@ -93,7 +94,7 @@ def trampoline_name(name: str) -> str:
 
 
 def trampolines(arities: Mapping[str, int]) -> str:
-    """Returns the LLVM IR of a trampoline for each function in `arities`, which has its number of arguments.
+    """Returns the LLVM IR of a trampoline for each function in `arities`, which maps names to numbers of arguments.
 
     A trampoline loads the arguments, which are pointers, from the array that its only argument points to.
     """

@@ -84,8 +84,8 @@ define i32 @{name}(ptr %p, ptr %q) {{
 """
     for name, element, extension in (("bytes", "i8", "zext"), ("words", "i16", "sext"))
 )
-# The instructions that are looked for, the fastest first. Those for bfloat16 and for tiles are not: whether they are
-# fast must be measured on the processor, and tiles need a permission of the operating system.
+# The instructions to find in the probe's code, the fastest first. Those for bfloat16 and for tiles are left out: only a
+# measurement on the processor shows whether they are fast, and tiles need a permission of the operating system.
 _PROBED_DOT_INSTRUCTIONS = ("vpdpbusd", "vpmaddwd")
 _REGISTERS_BY_BYTES = {64: "zmm", 32: "ymm"}
 _ROUNDING_INSTRUCTION = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
@@ -160,7 +160,7 @@ def codegen_version() -> str:
 def check_runs_here(target: str) -> None:
     """Raises `MachineError` if this CPU cannot run code for `target`.
 
-    That is code for another architecture, with wider vectors, or with instructions for dot products that it lacks.
+    Such code is for another architecture, has wider vectors, or has instructions for dot products that this CPU lacks.
     """
     if not target:
         return
@@ -277,7 +277,7 @@ def _vector_target(machine: Machine) -> Target:
     vector_code = target_machine(machine).emit_assembly(parse_module(_VECTOR_PROBE, machine))
     rounding_code = target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine))
     rounds = _ROUNDING_INSTRUCTION.search(rounding_code) is not None
-    target = _registers(machine, vector_code)
+    target = _target_of_code(machine, vector_code)
     return replace(target, rounds_to_bfloat16=rounds, dot_instructions=_dot_instructions(machine, target))
 
 
@@ -290,17 +290,17 @@ def _dot_instructions(machine: Machine, target: Target) -> tuple[str, ...]:
     return tuple(name for name in _PROBED_DOT_INSTRUCTIONS if re.search(rf"\b{name}\b.*%{register}", code))
 
 
-def _registers(machine: Machine, text: str) -> Target:
-    """Returns the vector registers that `text` uses, the assembly of `_VECTOR_PROBE`."""
+def _target_of_code(machine: Machine, assembly: str) -> Target:
+    """Returns the target with the vector registers that `assembly`, the code of `_VECTOR_PROBE`, uses."""
     if machine.architecture == "x86_64":
-        has_fma = "vfmadd" in text
-        if has_fma and "zmm" in text:
+        has_fma = "vfmadd" in assembly
+        if has_fma and "zmm" in assembly:
             return Target("avx512", 64, 32)
-        return Target("avx2", 32, 16) if has_fma and "ymm" in text else Target("generic", 16, 16)
+        return Target("avx2", 32, 16) if has_fma and "ymm" in assembly else Target("generic", 16, 16)
     if machine.architecture == "aarch64":
         return Target("neon", 16, 32)
     # RISC-V groups registers for longer vectors: `m4` is four of 16 bytes.
-    grouping = re.search(r"e32, m([1248])", text)
+    grouping = re.search(r"e32, m([1248])", assembly)
     return Target("rvv", _PROBE_BYTES // int(grouping[1]), 32) if grouping else Target("scalar", 4, 32)
 
 

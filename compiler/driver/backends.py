@@ -110,9 +110,9 @@ def artifact_of(
     """Returns the artifact of a module that has passed `check_llvm_module`, with its compiled `objects`."""
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
-    images = [function_object.data for function_object in objects]
+    object_files = [function_object.data for function_object in objects]
     return calling_convention.make_artifact(
-        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
+        graph._func_name, entry, module, object_files, placeholders, results, calls, recipe.threads, symbols_of(graph),
         observed_nodes(graph), recipe.target,
     )  # fmt: skip
 
@@ -141,8 +141,8 @@ OnPhase = Callable[[Snapshot], None]
 class Code:
     """The input of a backend: the module (an operation) of a graph, at the level that the backend takes.
 
-    `entry` is the calling convention of its entry function, and `calls` are its calls of eager; both are set only at
-    the level `llvm`.
+    `entry` is the calling convention of the module's entry function, and `calls` are the module's calls of eager; both
+    are set only at the level `llvm`.
     """
 
     graph: Graph
@@ -156,11 +156,12 @@ class Code:
 class Backend(Protocol[Product]):
     """Compiles IR to a product: an `Artifact`, which the runtime loads, or a program for a runtime in another process.
 
-    A recipe names it by `name`; lists show `summary`. `takes` says what it compiles: the captured graph, top-level IR,
-    or the LLVM dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
+    A recipe names a backend by its `name`; lists show `summary`. `takes` says what the backend compiles: the captured
+    graph, top-level IR, or the LLVM dialect after the recipe's passes. `phases` are the phases of the stages that the
+    backend adds after that IR.
 
-    A backend may also have `reads`, the fields of the recipe that it reads, of `BACKEND_FIELDS`; without it, these are
-    `opt_level` and `target`. A recipe that sets another of them gets a remark that it has no effect.
+    A backend may also have `reads`: those of `BACKEND_FIELDS` that it reads, by default `opt_level` and `target`. A
+    recipe that sets another of these fields gets a remark that the field has no effect.
     """
 
     @property
@@ -185,7 +186,7 @@ class Backend(Protocol[Product]):
 
 # The fields of a recipe that only the backend reads.
 BACKEND_FIELDS = ("opt_level", "target", "backend_flags", "llvm_stages", "llvm_disabled")
-# Those that a backend without the attribute `reads` reads.
+# The fields that a backend without the attribute `reads` reads.
 _DEFAULT_READS = ("opt_level", "target")
 
 
@@ -264,7 +265,7 @@ def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObjec
 
 
 class _Gpu:
-    """Compiles to PTX for an NVIDIA GPU, and the steps that the host performs."""
+    """Compiles to PTX for an NVIDIA GPU, and to the steps that the host performs."""
 
     name = "gpu"
     summary = "this compiler, for the GPU kernels that the recipe's passes make"
@@ -312,7 +313,7 @@ class _Iree:
 
 
 class _Inductor:
-    """Names Inductor, which compiles where the graph's inputs are (`runtime/inductor/`), and takes no module."""
+    """Describes Inductor, which takes no module: it compiles in the process of the inputs (`runtime/inductor/`)."""
 
     name: str = INDUCTOR
     summary = "torch._inductor from the captured graph, stage by stage; runs are compared with this compiler's code"

@@ -33,7 +33,7 @@ class CompileRequest(msgspec.Struct, frozen=True):
 
 
 def compile_to_bytes(request: CompileRequest) -> bytes:
-    """Returns the artifact of a graph as bytes, from the cache or compiled. `submit` runs it in a process."""
+    """Returns the artifact of a graph as bytes, from the cache or compiled. `submit` calls this in a process."""
     from buddy.compiler.driver.compile_graph import compile_and_store
 
     if hasattr(os, "nice"):

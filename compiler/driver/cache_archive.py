@@ -72,8 +72,8 @@ class ArchiveContents(msgspec.Struct, frozen=True):
 class Trust:
     """Evidence that the author of an archive may supply code; without any, only this user's own archives are read.
 
-    `key` is a secret that the exporting machine has too, `sha256` the hash of the whole file from a trusted channel.
-    With `anyone`, every intact archive is read.
+    `key` is a secret that the exporting machine has too. `sha256` is the hash of the whole file, from a trusted
+    channel. With `anyone`, every intact archive is read.
     """
 
     key: bytes | None = None
@@ -83,7 +83,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The number of entries and of their bytes that were stored, by cache; and why other caches were left out."""
+    """By the name of the cache, the numbers of entries and of bytes `stored`, or why its entries were `rejected`."""
 
     stored: dict[str, tuple[int, int]]
     rejected: dict[str, str]
@@ -137,18 +137,18 @@ def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> st
     payload = zlib.compress(msgspec.msgpack.encode(contents), 6)
     first = f"{_MAGIC} {FORMAT} {len(payload)} {hashlib.sha256(payload).hexdigest()}"
     try:
-        data = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
+        archive = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(handle, "wb") as file:
-                file.write(data)
+                file.write(archive)
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
             raise
     except OSError as error:
         raise ArchiveError(f"the archive cannot be written: {error.strerror}", str(path)) from error
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(archive).hexdigest()
 
 
 def _seal(first_line: str, key: bytes) -> str:
@@ -160,7 +160,7 @@ def _seal(first_line: str, key: bytes) -> str:
 
 
 def read(path: Path, trust: Trust) -> ArchiveContents:
-    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or of an author without `trust`."""
+    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or if `trust` excludes its author."""
     payload = _verified_payload(path, trust)
     todo = "export it again"
     try:
@@ -182,10 +182,10 @@ def _verified_payload(path: Path, trust: Trust) -> bytes:
     """Returns the compressed content of an archive whose hash and author are verified. Raises `ArchiveError`."""
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            archive = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ArchiveError(f"the archive cannot be read: {error.strerror}", str(path)) from error
-    head, _, rest = data.partition(b"\n")
+    head, _, rest = archive.partition(b"\n")
     match = _FIRST_LINE.fullmatch(head.decode("latin-1")) if len(head) < _MAX_LINE_BYTES else None
     if match is None:
         magic = _MAGIC.encode()
@@ -206,13 +206,13 @@ def _verified_payload(path: Path, trust: Trust) -> bytes:
     if hashlib.sha256(payload).hexdigest() != payload_hash:
         what = "the content of the archive does not match its hash: it was damaged or changed"
         raise ArchiveError(what, str(path), "copy it again")
-    _check_author(path, data, match[0], seal, trust)
+    _check_author(path, archive, match[0], seal, trust)
     return payload
 
 
-def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: Trust) -> None:
+def _check_author(path: Path, archive: bytes, first_line: str, seal: bytes, trust: Trust) -> None:
     """Raises `ArchiveError` unless `trust`, or else the key of this user's cache, vouches for the archive."""
-    if trust.sha256 and not hmac.compare_digest(hashlib.sha256(data).hexdigest(), trust.sha256.lower()):
+    if trust.sha256 and not hmac.compare_digest(hashlib.sha256(archive).hexdigest(), trust.sha256.lower()):
         what = "the archive is another one than the one with the given SHA-256"
         raise ArchiveError(what, str(path), "compare the hash with the one that `buddy-tui cache export` printed")
     if trust.key is not None and not hmac.compare_digest(_seal(first_line, trust.key).encode(), seal):
@@ -234,7 +234,7 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
 
 
 def mismatch_reason(made_by: Installation, here: Installation, cache: str) -> str:
-    """Returns why entries of a cache that another installation made are of no use here; "" if they are."""
+    """Returns why the entries of `cache` that the installation `made_by` made cannot be used `here`; "" if they can."""
     for field in _DEPENDENCIES[cache]:
         theirs, ours = getattr(made_by, field), getattr(here, field)
         if theirs != ours:
@@ -272,17 +272,16 @@ _DIFFERENCES: dict[str, Callable[[str, str], str]] = {
 
 
 def store(contents: ArchiveContents) -> ImportResult:
-    """Stores the entries of each cache that fit this installation, sealed by this user's key: all of them, or none.
+    """Stores the entries that fit this installation, sealed by this user's key: all of them, or none.
 
-    Raises `ArchiveError` if a file cannot be written; the entries that were new are then removed.
+    Raises `ArchiveError` if a file cannot be written; the new entries are then removed.
     """
     here = installation()
     names = dict.fromkeys(entry.cache for entry in contents.entries)
-    rejected = {
-        name: reason
-        for name in names
-        if (reason := mismatch_reason(contents.made_by, here, name) or _size_problem(contents, name))
-    }
+    rejected = {}
+    for name in names:
+        if reason := mismatch_reason(contents.made_by, here, name) or _size_problem(contents, name):
+            rejected[name] = reason
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
     problem = disk_cache.find_problem()
     if fitting and problem:
@@ -311,7 +310,7 @@ def store(contents: ArchiveContents) -> ImportResult:
 
 
 def _size_problem(contents: ArchiveContents, name: str) -> str:
-    """Returns why the entries of a cache are too large to be stored, "" if they are not."""
+    """Returns why the entries of a cache are too large to be stored, "" if they fit."""
     size, limit = sum(len(entry.data) for entry in contents.entries if entry.cache == name), PORTABLE[name].limit
     return f"{size >> 20} MiB are more than the limit of {limit >> 20} MiB" if size > limit else ""
 

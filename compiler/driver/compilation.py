@@ -59,8 +59,7 @@ OnStage = Callable[[Stage, StageText], None]
 class Compilation:
     """A finished compilation. `reused` is the number of stages from the cache; `texts` are those of `stages`.
 
-    `assignments` has the lowering of each captured node. A remark is the name of its pass, or "" or `NOT_APPLIED`, its
-    node ("" for none), and a text.
+    `assignments` has the lowering of each captured node. `remarks` are tuples (pass or `NOT_APPLIED`, node, text).
     """
 
     stages: tuple[Stage, ...]
@@ -105,7 +104,7 @@ class _Progress:
     reused: int = 0
 
     def add(self, snapshot: Snapshot, reused: bool) -> None:
-        """Adds the stage of a snapshot, numbered after the others, and reports it; `reused` says it was cached."""
+        """Adds the stage of a snapshot, numbered after the others, and reports it; `reused` says if it was cached."""
         stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
         self.stages.append(stage)
         self.texts.append(snapshot.text)
@@ -124,6 +123,7 @@ class Compiler:
         self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
         self._locations = LocationSets()
+        # The graph after graph passes, and its top-level module, by `PrefixKeys.top`.
         self._lowered: OrderedDict[str, tuple[Graph, LoweredModule]] = OrderedDict()
         self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
         # The artifact of each recipe, and the keys of the snapshots that its backend has made.
@@ -134,11 +134,11 @@ class Compiler:
 
         Raises `CompilationError` for a node that can neither be compiled nor run in eager.
         """
-        lowered = self._lower(recipe, _Progress(lambda _stage, _text: None, on_step))[1]
+        _, lowered = self._lower(recipe, _Progress(lambda _stage, _text: None, on_step))
         return self._with_folded(lowered.assignments)
 
     def _with_folded(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
-        """Returns the assignments of all captured nodes; that of a node that a graph pass removed is `FOLDED`."""
+        """Returns the assignments of all captured nodes; a node that a graph pass has removed gets `FOLDED`."""
         by_node = {assignment.node: assignment for assignment in assignments}
         return tuple(
             by_node.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
@@ -156,7 +156,7 @@ class Compiler:
         progress = _Progress(on_stage, on_step)
         graph, lowered = self._lower(recipe, progress)
         last, key = self._run_passes(recipe, lowered, progress)
-        artifact = self._finish(recipe, graph, lowered, last, key, progress)
+        artifact = self._make_artifact(recipe, graph, lowered, last, key, progress)
         assignments = self._with_folded(lowered.assignments)
         backend = select_backend(recipe, last.operation)
         remarks, seconds = _remarks(lowered, progress, backend, recipe), time.perf_counter() - start
@@ -206,11 +206,12 @@ class Compiler:
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """Returns LLVM's remarks on each node's code under `recipe`, as (`LLVM`, node, text).
 
-        Remarks on code without a node are left out. Raises `CompilationError`, and `RemarksError` if LLVM gives no
+        Leaves out remarks on code without a node. Raises `CompilationError`, and `RemarksError` if LLVM gives no
         remarks, for example for another target.
         """
         progress = _Progress(lambda _stage, _text: None)
-        last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
+        _, lowered = self._lower(recipe, progress)
+        last, _ = self._run_passes(recipe, lowered, progress)
         backend = select_backend(recipe, last.operation)
         if recipe.target or backend is not NATIVE_BACKEND:
             reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
@@ -224,7 +225,7 @@ class Compiler:
         return tuple(remarks_on_nodes)
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
-        """Returns the cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt at any time."""
+        """Returns the cache keys of snapshots. They change with the user's `mlir-opt`, which may be rebuilt."""
         tool = mlir_tool.tool_identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
@@ -267,19 +268,20 @@ class Compiler:
 
     # ---- LLVM IR and objects -----------------------------------------------------------------------------------------
 
-    def _finish(
-        self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
+    def _make_artifact(
+        self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, last_key: str, progress: _Progress
     ) -> Artifact:
-        """Returns the artifact that the backend makes of the snapshot `last`, whose key is `key`, and adds its stages.
+        """Returns the artifact that the backend makes of the snapshot `last`; adds the backend's stages to `progress`.
 
-        Both are cached. Raises `CompilationError`.
+        The artifact and the stages are cached. Raises `CompilationError`.
         """
         backend = select_backend(recipe, last.operation)
         llvm_options = (recipe.llvm_stages, recipe.llvm_disabled)
-        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm_options)
-        is_cached = key in self._artifacts and all(
-            snapshot_key in self._snapshots for snapshot_key in self._artifacts[key][1]
-        )
+        key = digest(last_key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm_options)
+        is_cached = False
+        if key in self._artifacts:
+            _, snapshot_keys = self._artifacts[key]
+            is_cached = all(snapshot_key in self._snapshots for snapshot_key in snapshot_keys)
         if not is_cached:
             progress.on_step(CODE_STEP)
             calls = eager_calls(lowered.module.operation)
@@ -300,7 +302,7 @@ class Compiler:
 
 
 def _run_backend(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Snapshot]]:
-    """Returns the artifact, and the snapshots of the phases. Raises `ValueError` if these are not `backend.phases`."""
+    """Returns the artifact, and its snapshots. Raises `ValueError` if their phases are not `backend.phases`."""
     phase_snapshots: list[Snapshot] = []
     artifact = backend.compile(code, phase_snapshots.append)
     phases = tuple(dict.fromkeys(snapshot.stage.phase for snapshot in phase_snapshots))
@@ -310,7 +312,7 @@ def _run_backend(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list
 
 
 class _StageObserver(Observer[Any]):
-    """Reuses the compiler's snapshots, and lets other passes run on clones of the module, which become snapshots.
+    """Reuses cached snapshots. A pass without one runs on a clone of the module, which becomes a snapshot.
 
     Adds each snapshot to `progress`; `snapshot` is the last one.
     """
@@ -348,7 +350,7 @@ class _StageObserver(Observer[Any]):
         self._store(numbered, snapshot, reused=False)
 
     def failure(self, numbered: NumberedStep, state: ir.Operation, error: PassRunError) -> CompilationError:
-        """Returns an error with the IR at the failure, that names the pass that last changed the op, and converters."""
+        """Returns an error with the IR at the failure, passes that would convert the op, and its last rewriter."""
         with self._context, self._locations.unmapped_location(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]
             converters = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
@@ -365,7 +367,7 @@ class _StageObserver(Observer[Any]):
 def _remarks(
     lowered: LoweredModule, progress: _Progress, backend: Backend[Any], recipe: Recipe
 ) -> tuple[tuple[str, str, str], ...]:
-    """Returns the remarks on settings without effect, then those of passes: one for each node."""
+    """Returns the remarks on settings without effect, then the remarks of passes, repeated for each of their nodes."""
     pass_remarks = (
         (remark.pass_name, node, remark.text) for remark in progress.remarks for node in remark.nodes or ("",)
     )
@@ -381,6 +383,6 @@ def _unapplied_remarks(
 
 
 def _trim(cache: OrderedDict[str, Any], limit: int) -> None:
-    """Evicts the oldest entries of a cache that has more than `limit`."""
+    """Evicts the oldest entries until the cache has at most `limit`."""
     while len(cache) > limit:
         cache.popitem(last=False)

@@ -40,9 +40,9 @@ def compile_graph(
 ) -> Artifact:
     """Returns the same artifact as `Compiler(graph, overrides).compile(recipe)`, in a third of the time.
 
-    `on_lowered` is called with the lowered module before the passes run, and `on_step` with the number of each step,
-    with `LOWERING_STEP` and with `CODE_STEP` before it starts; with `on_step` the IR is verified after each step.
-    Raises `CompilationError`, without the IR at the failure.
+    `on_lowered` is called with the lowered module before the passes run. `on_step` is called before each step, with its
+    number, `LOWERING_STEP` or `CODE_STEP`; with `on_step`, the IR is verified after each step. Raises
+    `CompilationError`, without the IR at the failure.
     """
     check_target(recipe)
     backend = backend_named(recipe.backend)
@@ -94,7 +94,7 @@ class GraphAfterPasses(NamedTuple):
 
 
 def run_passes(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> GraphAfterPasses:
-    """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
+    """Runs the passes of `recipe`, which may end before the LLVM dialect. Raises `CompilationError`."""
     rewritten = snapshots.graph_after(graph, recipe)
     with pause_garbage_collector():
         locations = LocationSets()
@@ -107,8 +107,8 @@ def run_passes(graph: Graph, recipe: Recipe, overrides: Registry | None = None) 
 def pause_garbage_collector() -> Iterator[None]:
     """Pauses Python's garbage collector.
 
-    The collector runs whenever a number of objects have been created. MLIR's bindings create many, without cycles, and
-    each collection visits all of torch's objects.
+    The collector runs whenever a number of objects have been created, and visits all of torch's objects. MLIR's
+    bindings create many objects, but no cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()

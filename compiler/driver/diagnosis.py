@@ -82,7 +82,7 @@ def of_step(
 
 
 def converters_of(error: PassRunError, module: ir.Operation, recipe: Recipe, locations: LocationSets) -> list[str]:
-    """Returns the passes that would convert the op on which a conversion failed, in the input `module`."""
+    """Returns the passes that would convert the op on which a conversion failed; `module` is the conversion's input."""
     match = _FAILED_LEGALIZATION.search(error.message)
     return _converters(module, match.group(1), recipe, locations) if match else []
 
@@ -145,7 +145,7 @@ def unknown_llvm_pass(name: str, known: Collection[str]) -> Diagnostic:
 
 
 def unknown_backend(name: str, known: Sequence[str]) -> Diagnostic:
-    """Returns the diagnostic for a backend that the recipe names and nothing registers."""
+    """Returns the diagnostic for a backend that the recipe names but nothing has registered."""
     todo = f"choose one of {', '.join(known)}, or load the plug-in that registers it (--plugin)"
     return Diagnostic(f"unknown backend {name!r}", "the recipe's backend", todo)
 
@@ -251,7 +251,7 @@ def _converters(
     Tries the passes that the recipe disables, and those of its preset that it lacks. With `enabled`, tries the recipe's
     enabled conversions of the last phases instead.
     """
-    before = _count_foreign_ops(module, locations)[0][name]
+    before = _count_ops(module, name, locations)
     enabled_names = {step.name for step in recipe.steps if step.enabled}
     preset = presets().get(recipe.preset)
     candidates = [*recipe.steps, *(preset.recipe.steps if preset else ())]
@@ -266,7 +266,7 @@ def _converters(
 
 
 def _is_late_conversion(step: PassStep) -> bool:
-    """True for a conversion of the last phases, which may have run before the ops that it converts were created."""
+    """Returns whether a pass is a conversion of the last phases, which may run before its ops have been created."""
     return step.phase in _LOWERING_PHASES and not facts(step.name).simplifies
 
 
@@ -277,5 +277,11 @@ def _count_after(module: ir.Operation, name: str, step: PassStep, locations: Loc
         try:
             run_pass(clone, step, PassContext(locations))
         except PassRunError:
-            return _count_foreign_ops(module, locations)[0][name]
-        return _count_foreign_ops(clone, locations)[0][name]
+            return _count_ops(module, name, locations)
+        return _count_ops(clone, name, locations)
+
+
+def _count_ops(module: ir.Operation, name: str, locations: LocationSets) -> int:
+    """Returns the number of ops called `name`, which are not of the LLVM dialect."""
+    counts, _ = _count_foreign_ops(module, locations)
+    return counts[name]

@@ -34,7 +34,7 @@ __all__ = ["TopLevelModule", "lower_to_llvm", "new_context", "runnable", "set_de
 
 
 class TopLevelModule(NamedTuple):
-    """A top-level module, and the values to pass for each `buddy.source` of its entry's arguments."""
+    """A top-level module, and shape and type of the value for each `buddy.source` of its entry's arguments."""
 
     module: Any
     arguments: tuple[TensorMeta, ...]
@@ -90,8 +90,8 @@ def lower_to_llvm(graph: Graph) -> None:
 def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     """Compiles a top-level module that computes `graph`, in place, and returns a function that runs its code.
 
-    The function takes the arguments of the module's entry as torch tensors, and the numbers that symbolic sizes are
-    read from, in order; it returns a list of results. Raises `CompilationError`.
+    The function takes the arguments of the module's entry in order: torch tensors, and the numbers from which symbolic
+    sizes are read. It returns a list of results. Raises `CompilationError`.
     """
     from buddy.compiler.runtime import LoadedProgram
 
@@ -127,9 +127,9 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
 
 
 def _symbols(lowered: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
-    """Returns the symbols of `graph`; their sources are numbers of the module's arguments, -1 for those without one.
+    """Returns the symbols of `graph`; the source of a symbol is the number of an argument of the module, or -1.
 
-    In the graph, the sources are numbers of placeholders, of which the module may have packed some.
+    In the graph, the source is the number of a placeholder; the module may have packed some placeholders.
     """
     numbers = {id(meta): number for number, meta in enumerate(lowered.arguments)}
     argument_numbers = [numbers.get(id(op.tensor_meta), -1) for op in graph.placeholders]

@@ -1,8 +1,8 @@
 """Compiles programs to compare every node with eager: one that records values of nodes, and one for each node alone.
 
-Fusion is determined from the compiled program: if one loop computes two nodes, both are in its location set, and the
-value of the first one is in memory only if another loop reads it too. The instrumented program is compared with the
-original: if recording a value changes which nodes a loop computes, that value is no longer recorded.
+Fusion is determined from the compiled program: if one loop computes two nodes, the location set of the loop has both,
+and the value of the first node is in memory only if another loop reads it too. The instrumented program is compared
+with the original: if recording a value changes which nodes a loop computes, that value is no longer recorded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from buddy.compiler.protocol.numerics import NodeProgram, NodeUse, ObservedProgr
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import EAGER, F32, OpChoice, PassStep, PrecisionChoice, Recipe, digest
 
-# Fusion is determined before the first pass that lowers one of these: then the ops of a loop have locations of their
-# own, which do not list all nodes of the loop.
+# Fusion is determined before the first pass that lowers one of these: after such a pass, the ops of a loop have
+# locations of their own, which do not list all nodes of the loop.
 _LOOPS = ("structured-ops", "loops")
 # Maximum number of attempts to record values without changing the fusion.
 _MAX_ATTEMPTS = 3
@@ -100,15 +100,14 @@ def _value_states(
 ) -> dict[str, ValueState]:
     """Returns where the value of each node of `captured` is; `rewritten` is the graph after graph passes."""
     remaining = {op.stable for op in rewritten.operations}
-    # A node with several results is observed if its results are.
-    recorded |= {
-        op.args[0].stable for op in rewritten.operations if isinstance(op, GetItemOp) and op.stable in recorded
-    }
+    # A node with several results counts as observed if one of its results is.
+    recorded_results = [op for op in rewritten.operations if isinstance(op, GetItemOp) and op.stable in recorded]
+    observed = recorded | {op.args[0].stable for op in recorded_results}
 
     def state_of(name: str) -> ValueState:
         if name in materialised:
             return "materialised"
-        if name in recorded:
+        if name in observed:
             return "observed"
         return "fused" if name in remaining else "folded"
 
@@ -116,7 +115,10 @@ def _value_states(
 
 
 def _with_observations(recipe: Recipe, recorded: dict[str, str]) -> Recipe:
-    """Adds a last graph pass to the recipe, which records each node in `recorded` after the node it is mapped to."""
+    """Adds a last graph pass to the recipe.
+
+    The pass records the value of each node in `recorded` after the node that `recorded` maps it to.
+    """
     if not recorded:
         return recipe
     nodes = (name if name == after else f"{name}{AFTER_SEPARATOR}{after}" for name, after in recorded.items())
@@ -135,15 +137,16 @@ def _until_loops(recipe: Recipe) -> Recipe:
 
 
 def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
-    """Returns the sets of nodes that loops compute, if they have several nodes.
+    """Returns the sets of several nodes that one loop computes.
 
-    Derived nodes are left out, since they do not indicate a fusion.
+    Leaves out derived nodes, since they do not indicate a fusion.
     """
     locations = program.locations
     loops = [op for op in nested_ops(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
-    numbers = {locations.number_of(op.location) for op in loops}
-    sets = ({*locations.sets[number]} - {*locations.derived.get(number, ())} for number in numbers)
-    groups = (frozenset(name for name in names if not name.startswith(OBSERVER_PREFIX)) for names in sets)
+    groups = set()
+    for number in {locations.number_of(op.location) for op in loops}:
+        direct_nodes = {*locations.sets[number]} - {*locations.derived.get(number, ())}
+        groups.add(frozenset(name for name in direct_nodes if not name.startswith(OBSERVER_PREFIX)))
     return frozenset(group for group in groups if len(group) > 1)
 
 
@@ -151,7 +154,7 @@ class _ValueStorage:
     """Determines which values of a compiled graph are in memory, and after which node each of them is complete."""
 
     def __init__(self, graph: Graph, partition: Partition, groups: Groups) -> None:
-        # The number of the call of a compiled function that computes a node, by its name.
+        # By the name of a node, the number of the call of the compiled function that computes the node.
         self._call_number = {
             op.name: i for i, item in enumerate(partition.body) if isinstance(item, PartitionCall) for op in item.nodes
         }
@@ -163,7 +166,7 @@ class _ValueStorage:
                 self._groups_of.setdefault(name, set()).add(group)
 
     def is_in_memory(self, op: Op) -> bool:
-        """True if the whole value of `op` is in memory: a loop that does not compute `op` computes one of its readers.
+        """Returns whether the whole value of `op` is in memory: another loop computes one of its readers.
 
         A view shares the memory of its operand, so it is not recorded separately, unless it is a result.
         """
@@ -174,7 +177,7 @@ class _ValueStorage:
         return any(not self._are_fused(op, reader) for reader in op._children)
 
     def _are_fused(self, op: Op, reader: Op) -> bool:
-        """True if one loop computes `op` and `reader`, or the only reader of `reader` if that is a view."""
+        """Returns whether one loop computes `op` and `reader`, or `op` and the only reader of the view `reader`."""
         if self._call_number.get(op.name) != self._call_number.get(reader.name):
             return False
         readers = [reader]
@@ -205,7 +208,7 @@ OnProgress = Callable[[str, float], None]
 
 @dataclass
 class _SingleNodeProgram:
-    """A graph of one node to compile, whose names do not depend on the node, and the equal nodes (`uses`)."""
+    """A graph of one node to compile, without the names of the program, and all nodes that it stands for (`uses`)."""
 
     graph: Graph
     recipe: Recipe
@@ -280,7 +283,7 @@ def _with_added_nodes(op: Op, captured_names: set[str]) -> list[Op]:
 
 
 def _views_weight(op: Op) -> bool:
-    """True for a view of weights that only one node reads."""
+    """Returns whether `op` is a view of weights that only one node reads."""
     is_of_weights = all(isinstance(parent, PlaceholderOp) and parent.kind is NodeType.FakeNode for parent in op.parents)
     return isinstance(op, ReshapeFamilyOp) and is_of_weights and len(op._children) == 1
 
@@ -291,15 +294,15 @@ def _result_of(node: Op) -> tuple[str, int]:
 
 
 def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
-    """Returns the graph with numbers as names, so that equal nodes have equal graphs, and the new name of each node."""
-    data = serialization.to_data(graph)
-    names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
+    """Returns the graph with numbered names, so that equal nodes have equal graphs, and the new names by the old."""
+    graph_data = serialization.to_data(graph)
+    names = {node.name: f"v{i}" for i, node in enumerate(graph_data.nodes)}
 
-    def rename(value: object) -> object:
+    def rename(argument: object) -> object:
         """Renames the nodes in serialized arguments, in which `{"n": NAME}` stands for a node."""
-        if isinstance(value, dict):
-            return {key: names[item] if key == "n" else item for key, item in value.items()}
-        return [rename(item) for item in value] if isinstance(value, list) else value
+        if isinstance(argument, dict):
+            return {key: names[item] if key == "n" else item for key, item in argument.items()}
+        return [rename(item) for item in argument] if isinstance(argument, list) else argument
 
     nodes = [
         replace(
@@ -312,9 +315,9 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
             args=rename(node.args),
             kwargs={key: rename(item) for key, item in node.kwargs.items()},
         )
-        for node in data.nodes
+        for node in graph_data.nodes
     ]
-    return serialization.from_data(replace(data, name="alone", nodes=nodes)), names
+    return serialization.from_data(replace(graph_data, name="alone", nodes=nodes)), names
 
 
 def _single_node_recipe(
@@ -328,7 +331,7 @@ def _single_node_recipe(
 def _compile_programs(
     programs: Sequence[_SingleNodeProgram], overrides: Registry | None, reasons: dict[str, str], report: OnProgress
 ) -> list[NodeProgram]:
-    """Compiles the programs; adds to `reasons` the nodes of those that cannot be compiled, each with the reason."""
+    """Compiles the programs; adds to `reasons`, for each node that cannot be compiled, the reason."""
 
     def reject(program: _SingleNodeProgram, reason: str) -> None:
         reasons.update((node, reason) for _, results in program.uses for node, _ in results)

@@ -33,7 +33,7 @@ def check_ir(text: str) -> IrProblem:
 
 
 def try_pass(module: ir.Operation, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
-    """Tries one pass on a clone of `module`, whose text is `before`."""
+    """Tries candidate number `number`, the pass `step`, on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.unmapped_location(module.context):
         clone = module.clone(ip=False).operation
@@ -48,7 +48,7 @@ def try_pass(module: ir.Operation, before: str, number: int, step: PassStep, thr
 
 
 def try_passes(trials: PassTrials, send: Callable[[Message], None]) -> None:
-    """Tries every candidate; calls `send` before and after each, so that a crash is that of the last one started."""
+    """Tries every candidate; calls `send` before and after each: if one crashes, it is the last one that started."""
     with new_context():
         module = ir.Module.parse(trials.content).operation
         before = module.get_asm(assume_verified=True)

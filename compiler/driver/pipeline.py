@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 # Called before each part of a compilation that is not cached: with a number of a step, `LOWERING_STEP` or `CODE_STEP`.
 OnStep = Callable[[int], None]
-# When IR is verified: after every pass; only after each pass of ours that one of MLIR's follows, because MLIR's passes
+# When IR is verified: after every pass; before each of MLIR's passes that follows one of ours, because MLIR's passes
 # may abort the process on invalid IR; or never.
 Verification = Literal["every", "before-mlir", "never"]
 
@@ -45,7 +45,7 @@ class Observer(Generic[State]):
         self._on_step = on_step
 
     def cached_state(self, numbered: NumberedStep) -> State | None:
-        """Returns the cached state after a pass, which then does not run again, or `None`."""
+        """Returns the cached state after a pass, or `None`. A pass with a cached state does not run."""
         return None
 
     def before(self, numbered: NumberedStep, state: State) -> State:
@@ -63,7 +63,7 @@ class Observer(Generic[State]):
 
 
 class EntryObserver(Observer[Any]):
-    """Reads the calling convention of the entry after each pass: `entry`, `None` until its arguments are buffers."""
+    """Reads the entry's calling convention (`entry`) after each pass; `None` until the arguments are buffers."""
 
     def __init__(self, operation: ir.Operation, on_step: OnStep | None = None) -> None:
         super().__init__(on_step)
@@ -118,6 +118,7 @@ def run_mlir_passes(
 
     def run(module: ir.Operation, numbered: NumberedStep) -> Sequence[Remark]:
         name = numbered.step.name
+        # The last pass precedes no other pass: it counts as its own successor.
         precedes_mlir_pass = name in own_names and next_pass.get(numbered.number, name) not in own_names
         context = PassContext.of(recipe, locations)
         verify = verification == "every" or (verification == "before-mlir" and precedes_mlir_pass)

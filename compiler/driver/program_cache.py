@@ -36,7 +36,7 @@ def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
 
 
 def uses_only_built_in_code(graph: Graph, recipe: Recipe) -> bool:
-    """Returns whether only code of this package compiles `graph`: changes of other code could not be detected."""
+    """Returns whether only code of this package compiles `graph`; changes of other code would not be detected."""
     classes = {type(op) for op in graph.body}
     used_keys: set[plugins.RegistrationKey] = {("backend", recipe.backend)}
     used_keys |= {("graph pass", step.name) for step in recipe.steps}
@@ -48,9 +48,9 @@ def uses_only_built_in_code(graph: Graph, recipe: Recipe) -> bool:
 class Installation(msgspec.Struct, frozen=True):
     """All parts of a machine and its software that determine compiled code, as plain texts.
 
-    `cpu` are the features of the processor, `bindings` the version of MLIR's bindings in `package`, `code_generator`
-    that of llvmlite, `source` a hash of this compiler's own source, and `tool` the user's `mlir-opt`, which may run
-    passes that the bindings lack. `packages` are the versions of Python and of the packages that take part.
+    `cpu` has the features of the processor, `bindings` the version of MLIR's bindings in `package`, `code_generator`
+    the version of llvmlite, `source` a hash of this compiler's own source. `tool` is the user's `mlir-opt`, which may
+    run passes that the bindings lack. `packages` has the versions of Python and of the packages that take part.
     """
 
     cpu: str

@@ -102,9 +102,9 @@ def of_graph(
 def of_printed_module(
     name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
 ) -> Snapshot:
-    """Returns a stage for a module that another compiler printed with location marks.
+    """Returns the snapshot of a module that another compiler printed with location marks (`marked`).
 
-    `before` are the numbers of ops of the previous stage, by name. Ops without a location have no node.
+    `before` has the numbers of ops of the previous stage, by name. Ops without a location have no node.
     """
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -187,6 +187,7 @@ class GraphStages:
 
     def __init__(self, graph: Graph) -> None:
         self._data = serialization.to_bytes(graph)
+        # By a key of a prefix of passes, the graph after them and the snapshot of the last one.
         self._cache: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def captured(self) -> Graph:
@@ -205,7 +206,7 @@ class GraphStages:
 
 
 class _LazyGraph:
-    """A graph as plain data (`data`), and the object that is built from it on first use, which passes change."""
+    """A graph as plain data (`data`), and the graph that passes change, which is built from the data on first use."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -262,7 +263,7 @@ class _StageObserver(Observer[_LazyGraph]):
 
 
 def _transform(copy: _LazyGraph, numbered: NumberedStep) -> list[Remark]:
-    """Runs a graph pass in place. Raises `PassRunError` with the pass's message, or with the traceback of its bug."""
+    """Runs a graph pass in place. Raises `PassRunError` with the pass's message, or the traceback of a fault in it."""
     try:
         notes = run_transform(copy.graph, numbered.step.name, dict(numbered.step.options))
     except (TransformError, GraphError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from buddy.compiler.codegen.iree.options import INSTALL_COMMAND, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
@@ -44,7 +44,7 @@ _IREE_EXITED = "the IREE process exited"
 
 
 class IreeCompilation(CompilationRequest):
-    """A compilation by IREE: `result` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
+    """A compilation by IREE: `compile` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
 
     # The result of the first part, once the second has started.
     _top_level: CompileResult | None = None
@@ -59,9 +59,9 @@ class IreeCompilation(CompilationRequest):
         self._store.pin(owner, [stage.text for stage in top_level.stages])
         self._report_phase(top_level)
         try:
-            flags, number = self._recipe.backend_flags, len(top_level.stages) - 1
+            flags, first = self._recipe.backend_flags, len(top_level.stages) - 1  # the worker does not count `fx`
             return await self._follow(
-                lambda known_texts: CompileByIree(top_level.artifact, flags, known_texts, number),
+                lambda known_texts: CompileByIree(top_level.artifact, flags, known_texts, first),
                 call,
                 lambda done: self._finish_iree(top_level, done),
             )
@@ -85,7 +85,7 @@ class IreeCompilation(CompilationRequest):
             self._report_phase(self._top_level)
 
     def _report_phase(self, top_level: CompileResult) -> None:
-        """Sends which of IREE's phases runs now: the one after the stages that have been added so far."""
+        """Sends the progress: the phase of IREE that runs now, which follows the finished stages."""
         number = len(self._stages) - len(top_level.stages)
         name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
         self._send(
@@ -138,7 +138,7 @@ class OtherCompiler(Protocol):
         """Returns the reason why the compiler rejects `flags`, "" if it accepts them. Raises `JobFailed`."""
 
     async def close(self) -> None:
-        """Ends its processes."""
+        """Ends the compiler's processes."""
 
 
 class _Iree:
@@ -195,8 +195,6 @@ class _Inductor:
 
     compilation: type[CompilationRequest] = InductorCompilation
     needs_program = True
-    # The module whose function lists and checks the settings; importing it would load torch into the engine.
-    _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.program"
 
     def problem(self) -> Diagnostic | None:
         missing = missing_cxx_message()
@@ -217,15 +215,16 @@ class _Inductor:
 
     async def _call(self, flags: tuple[str, ...], job: Job) -> InductorFlags:
         try:
-            function = f"{self._OPTIONS}:describe"
-            return await call_in_process(function, flags, InductorFlags, _OPTIONS_TIMEOUT)
+            return await call_in_process(_DESCRIBE_INDUCTOR, flags, InductorFlags, _DESCRIBE_TIMEOUT)
         except (TookTooLong, CallFailed, OSError) as error:
             what = f"Inductor's settings are not available: {error}"
             raise JobFailed(Diagnostic(what, "a separate process", "try again")) from error
 
 
+# Lists and checks the settings; run by name, because importing the function here would load torch into the engine.
+_DESCRIBE_INDUCTOR = "buddy.compiler.runtime.inductor.program:describe"
 # The time limit in seconds for a process that imports torch, which takes a few seconds, and lists Inductor's settings.
-_OPTIONS_TIMEOUT = 120.0
+_DESCRIBE_TIMEOUT = 120.0
 
 
 class BackendWorkers:

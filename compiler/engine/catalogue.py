@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
-# The time limit for listing the presets of plug-ins, in addition to the limit for the import of one plug-in.
+# The time in seconds to list the presets of plug-ins, in addition to the limit for the import of one plug-in.
 _PLUGIN_SECONDS = 30.0
 
 
@@ -48,7 +48,7 @@ class PassDiscovery:
 
 
 async def _load_or_discover() -> RegisteredNames:
-    """Returns the cached passes, else those that a separate process finds, or the reason why it found none."""
+    """Returns the cached passes, else those that a separate process finds; `problem` says why if it fails."""
     if (cached := discovery.cached_passes()) is not None:
         return cached
     try:
@@ -82,19 +82,19 @@ def merge_passes(
 ) -> tuple[PassInfo, ...]:
     """Returns all passes sorted by name, without duplicates.
 
-    `described` are those of the compiler worker, including the ones of the `mlir-opt` called `tool`, and `registered`
-    those that the bindings have registered. A pass that both the bindings and the tool have is run by the bindings, and
-    has the tool's summary.
+    `described` are the passes of the compiler worker, including those of the `mlir-opt` called `tool`. `registered` are
+    the passes that the bindings have registered. The bindings run a pass that the tool also has; its summary is the
+    tool's.
     """
-    passes = {info.name: info for info in registered}
-    for info in described:
-        is_of_tool = bool(tool) and info.origin == tool
-        registered_info = passes.get(info.name) if is_of_tool else None
-        if registered_info is not None:
-            passes[info.name] = msgspec.structs.replace(registered_info, summary=info.summary)
+    passes = {pass_info.name: pass_info for pass_info in registered}
+    for pass_info in described:
+        is_of_tool = bool(tool) and pass_info.origin == tool
+        registered_pass = passes.get(pass_info.name) if is_of_tool else None
+        if registered_pass is not None:
+            passes[pass_info.name] = msgspec.structs.replace(registered_pass, summary=pass_info.summary)
         else:
-            passes[info.name] = info
-    return tuple(sorted(passes.values(), key=lambda info: info.name))
+            passes[pass_info.name] = pass_info
+    return tuple(sorted(passes.values(), key=lambda pass_info: pass_info.name))
 
 
 class CatalogueHandler:
@@ -113,7 +113,8 @@ class CatalogueHandler:
         described, notes = await self._describe(DescribePasses(), frame, job)
         registered = await self._discovery.registered_passes()
         tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
-        notes += (registered.problem,) * bool(registered.problem)
+        if registered.problem:
+            notes = (*notes, registered.problem)
         passes = merge_passes(described.passes, registered.passes, tool)
         dialects, bindings, backends = registered.dialects, registered.bindings, described.backends
         self._send(Passes(job.request, passes, notes, dialects, bindings, backends, described.plugins))

@@ -76,7 +76,7 @@ class CompilerWorker:
             return FailureReply(self._problem)
         try:
             return self._handlers[type(request)](request)
-        except BuddyError as error:  # such as a backend that neither this compiler nor a plug-in has
+        except BuddyError as error:  # such as an unknown backend
             return FailureReply(error.diagnostic)
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
@@ -133,23 +133,23 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
         takes_top_level = backend_named(recipe.backend).takes == "toplevel"
         channel.send(Assignments(compiler.assignments(recipe, sender.send_step)))
         compile_stages = _compile_to_top_level if takes_top_level else _compile_to_objects
-        result, artifact = compile_stages(compiler, recipe, sender)
+        compilation, artifact = compile_stages(compiler, recipe, sender)
     except CompilationError as error:
         return FailureReply(error.diagnostic, tuple(sender.to_data(stage, text) for stage, text in error.stages))
     return CompileDone(
-        sender.stages(result.stages),
+        sender.stages(compilation.stages),
         artifact,
-        tuple(result.assignments),
-        tuple(result.remarks),
-        result.seconds,
-        result.reused,
+        tuple(compilation.assignments),
+        tuple(compilation.remarks),
+        compilation.seconds,
+        compilation.reused,
     )
 
 
 def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe) -> Reply | None:
     """Compiles `recipe` without its stages; returns the reply.
 
-    Returns `None` if the backend takes top-level IR, or if the compilation fails: one with stages shows where.
+    Returns `None` if the backend takes top-level IR, or if the compilation fails: one with stages shows the failure.
     """
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
@@ -159,13 +159,12 @@ def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe
     if backend_named(recipe.backend).takes == "toplevel":
         return None
     try:
-        result = compiler.compile_without_stages(
+        done = compiler.compile_without_stages(
             recipe, lambda assignments: channel.send(Assignments(assignments)), sender.send_step
         )
     except CompilationError:
         return None
-    artifact = to_bytes(result.artifact)
-    return CompileDone((), artifact, result.assignments, result.remarks, result.seconds, result.reused)
+    return CompileDone((), to_bytes(done.artifact), done.assignments, done.remarks, done.seconds, done.reused)
 
 
 def _compile_to_objects(compiler: Compiler, recipe: Recipe, sender: StageSender) -> tuple[Any, bytes]:
@@ -188,7 +187,7 @@ def _compile_to_top_level(compiler: Compiler, recipe: Recipe, sender: StageSende
 
 
 class StageSender:
-    """Sends stages to the engine, with their texts unless the engine has these, which `known_texts` names."""
+    """Sends stages to the engine, with their texts except those that the engine has (`known_texts`)."""
 
     def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
         self._channel, self._known_texts = channel, set(known_texts)
@@ -214,7 +213,7 @@ class StageSender:
         return StageData(named, data)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
-        """Returns the final stages of the compilation, with the text names and line counts of those sent before."""
+        """Returns the final stages of the compilation, with the text names and line counts that were sent before."""
         stages = []
         for stage in final:
             sent = self._sent[stage.index]

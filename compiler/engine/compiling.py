@@ -61,8 +61,8 @@ _EXITED = Diagnostic("the compiler process exited", "the compiler", "try again")
 class _ProcessState:
     """The plug-ins and graphs that one compiler process (`generation`) has, and its plug-ins' errors (`notes`).
 
-    `has_loaded` says whether the process has been asked to load plug-ins: installed ones are loaded even if a recipe
-    names none.
+    `has_loaded` says whether the process has been asked to load plug-ins. Even a request without `plugins` loads the
+    installed ones.
     """
 
     generation: int = 0
@@ -80,7 +80,7 @@ class _ProcessState:
         self.graphs.clear()
 
     def record_graph(self, key: str, stored: Collection[str]) -> None:
-        """Records that graph `key` was sent, and that the worker now stores `stored`: it may have evicted others."""
+        """Records that graph `key` was sent; the worker, which evicts old graphs, now has the graphs `stored`."""
         self.graphs = {*self.graphs.intersection(stored), key}
 
 
@@ -140,11 +140,12 @@ def store_text(store: TextStore, text: TextData | None) -> None:
         store.put(text.name, IndexedText(text.content, line_sets, text.sets, text.derived, machine))
 
 
-# Sends a message to a worker and returns its reply; the notes before it go to the second argument.
+# Sends a message to a worker and returns the reply; the notes before the reply go to the second argument.
 Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
 
 
-# The purposes of compilations under which texts of a graph are pinned, and "failed" for stages before a failure.
+# The kinds under which texts of a graph are pinned: the purposes of compilations, and "failed" for the stages of a
+# compilation that failed.
 PIN_KINDS = ("main", "comparison", "native", "failed", "profile", "export")
 
 
@@ -167,12 +168,12 @@ class CompilationRequest:
         # The finished stages, by their index.
         self._stages: dict[int, Stage] = {}
 
-    async def result(
+    async def compile(
         self,
         make_request: Callable[[tuple[str, ...]], Message],
         call: Call,
     ) -> CompileResult:
-        """Compiles, and returns the result.
+        """Compiles the graph, and returns the result.
 
         `make_request` makes the request to the worker from the names of the texts that the engine already has, and
         `call` sends it. Raises `JobFailed` with the stages at the failure.

@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 18
 class ClientConnection(Protocol):
     """The interface of a server's connection to its client, for any transport; see `Connection`.
 
-    `lost` is set when it has ended.
+    `lost` is set when the connection has ended.
     """
 
     lost: asyncio.Event
@@ -104,7 +104,10 @@ _POLL_SECONDS = 0.01
 
 
 class Peer:
-    """A connected process, which leads its own session and sends messages of `types`; `pid` is 0 if it is unknown."""
+    """A connected process, which leads its own session; `types` are the types of its messages.
+
+    `pid` is 0 if the process id is unknown.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid
@@ -127,7 +130,7 @@ class Peer:
         self._writer.close()
 
     async def wait_for_exit(self) -> None:
-        """Waits for the process to exit; kills it after a time limit, because it may be stopped or stuck."""
+        """Waits for the process to exit; kills it after `_EXIT_SECONDS`, because it may be stopped or stuck."""
         deadline = time.monotonic() + _EXIT_SECONDS
         try:
             while self._is_running() and time.monotonic() < deadline:
@@ -170,7 +173,7 @@ class ListeningSocket:
         finally:
             self._lifetime_socket.close()
 
-    async def peer(self) -> Peer:
+    async def accept_peer(self) -> Peer:
         """Returns the next process that connects. Raises `asyncio.TimeoutError` after `_CONNECT_SECONDS`."""
         await self._wait_for_process()
         # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-# If indexing a dump takes longer than this, the stages that are known by then are sent before the rest.
+# If indexing a dump takes longer than this, the stages that are found by then are sent before the rest.
 _EARLY_SECONDS = 0.25
 _PROGRESS_SECONDS = 0.2
-# The interval at which new stages are sent while the dump is indexed, and the time that each stage adds to it: the
-# client draws all stages again after each update.
+# The interval in seconds at which new stages are sent while the dump is indexed, and the time that each stage adds to
+# the interval: the client draws all stages again after each update.
 _UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
-# The interval at which a followed log is checked for growth.
+# The interval in seconds at which a followed log is checked for growth.
 _FOLLOW_SECONDS = 0.5
 # The maximum number of stages that are listed for a graph.
 MAX_STAGES = 20_000
@@ -55,8 +55,8 @@ MAX_STAGES = 20_000
 _MAX_RERUNS = 6
 # The memory for texts that have been read from dumps, in bytes.
 _TEXT_BYTES = 96 << 20
-# The rows of a graph are the source lines in its first stages: the number of stages that are read, the time that this
-# may take for all graphs, the length of a text that is read, and the number of rows.
+# The rows of a graph are the source lines in its first stages. Limits: the number of stages that are read per graph,
+# the seconds for all graphs, the length of a text, and the number of rows per graph.
 _ROW_STAGES, _ROW_SECONDS, _ROW_BYTES, _MAX_ROWS = 4, 1.0, 4 << 20, 5000
 
 
@@ -64,12 +64,12 @@ _T = TypeVar("_T")
 
 
 class _OpenedDump:
-    """A dump, an event that is set when its scan has ended, and its latest re-runs."""
+    """A dump, its latest re-runs, and an event that is set when the first scan of the dump has ended."""
 
     def __init__(self, scan: DumpScan) -> None:
         self.scan = scan
         self.has_ended = asyncio.Event()
-        # By the user's `mlir-opt`, the number of stages in the dump and the skipped steps.
+        # The keys consist of the user's `mlir-opt`, the number of stages in the dump, and the skipped steps.
         self.reruns: dict[tuple[object, ...], Rerun] = {}
         self._rerunner: Rerunner | None = None
 
@@ -78,7 +78,10 @@ class _OpenedDump:
         return self.scan.dump
 
     async def rerun(self, skipped: tuple[int, ...], report: Callable[[str], object]) -> Rerun:
-        """Runs the passes of the dump again without the `skipped` steps. Raises `RerunError`."""
+        """Returns a run of the dump's passes without the `skipped` steps; `report` gets texts about the progress.
+
+        Raises `RerunError`.
+        """
         key = mlir_tool.tool_identity(), len(self.dump.stages), skipped
         if key not in self.reruns:
             if self._rerunner is None or len(self.dump.stages) != self._rerunner.count:
@@ -104,7 +107,7 @@ class DumpHandler:
 
     def __init__(self, send: Callable[[Frame], None], store: TextStore) -> None:
         self._send, self._store = send, store
-        # By source and arguments, as in `Open`.
+        # The keys are source and arguments, as in `Open`.
         self._opened: dict[tuple[str, tuple[str, ...]], _OpenedDump] = {}
         self.is_dump = False
         self._following: asyncio.Task[None] | None = None
@@ -144,18 +147,18 @@ class DumpHandler:
     # ---- opening ---------------------------------------------------------------------------------------------------
 
     async def open(self, frame: Open, file_format: DumpFormat, job: Job) -> None:
-        """Indexes a dump. Sends the graphs that are known after a moment, then all of them."""
+        """Indexes a dump. Sends the graphs that are found within a moment, then all graphs."""
         job.started = True
-        start = time.monotonic()
+        started_at = time.monotonic()
         path = Path(frame.directory, frame.source)
         key = frame.source, frame.arguments
         previous = self._opened.get(key)
-        scan = previous.scan if previous is not None else None
-        if scan is None or not (scan.is_current() or scan.can_continue()):
-            scan = DumpScan(path, file_format)
+        scan = None
         if previous is not None:
+            if previous.scan.is_current() or previous.scan.can_continue():
+                scan = previous.scan
             previous.close()
-        opened = self._opened[key] = _OpenedDump(scan)
+        opened = self._opened[key] = _OpenedDump(scan if scan is not None else DumpScan(path, file_format))
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
         try:
             if not opened.scan.is_current():
@@ -164,7 +167,7 @@ class DumpHandler:
                 self._send(Progress(job.request, f"waiting for IR in {frame.source}"))
                 await asyncio.sleep(_FOLLOW_SECONDS)
                 await self._index(opened, job.request)
-            await self._send_graphs(opened.dump, job.request, start)
+            await self._send_graphs(opened.dump, job.request, started_at)
         except OSError as error:
             what = f"{frame.source} cannot be read: {error.strerror or error}"
             raise JobFailed(Diagnostic(what, frame.source, "check the file and its permissions")) from error
@@ -176,16 +179,16 @@ class DumpHandler:
         if frame.follows:
             self._following = asyncio.create_task(self._follow(opened, job.request))
 
-    async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
-        """Sends the graphs of a dump with their rows, unless no IR has been found in it."""
+    async def _send_graphs(self, dump: Dump, request: int, started_at: float) -> None:
+        """Sends the graphs of a dump with their rows; sends nothing if the dump has no stages."""
         graphs = await asyncio.to_thread(_graphs_with_rows, dump)
         files = tuple(str(file.absolute()) for file in dump.files)
         notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limit_notes(dump))
         if dump.stages:
-            self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
+            self._send(Captured(request, graphs, notes, time.monotonic() - started_at, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Indexes a log whenever it has grown (its new part) or was rewritten (all), and sends the graphs again."""
+        """Sends the graphs of a log again whenever it has changed: indexes the new part, or all of a rewritten log."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
             scan = opened.scan
@@ -204,7 +207,7 @@ class DumpHandler:
                 return  # The file was deleted: its stages stay on the screen.
 
     async def _index(self, opened: _OpenedDump, request: int) -> None:
-        """Indexes a dump; sends the progress, and after `_EARLY_SECONDS` the graphs that are known by then."""
+        """Indexes a dump; sends the progress, and after `_EARLY_SECONDS` the graphs that are found by then."""
         dump, chunks = opened.dump, opened.scan.index()
         start = reported_at = time.monotonic()
         has_sent = False
@@ -224,10 +227,10 @@ class DumpHandler:
     async def compile(self, frame: Compile, job: Job) -> None:
         """Sends the stages of a graph, including those that are indexed while the request runs."""
         job.started = True
-        start = time.monotonic()
+        started_at = time.monotonic()
         opened, graph = self._opened[frame.recipe.source, frame.recipe.arguments], frame.recipe.graph
         if frame.recipe.skipped_steps:
-            await self._send_rerun(opened, frame.recipe, job, start)
+            await self._send_rerun(opened, frame.recipe, job, started_at)
             return
         dump, step_numbers = opened.dump, StepNumbers()
         stages: list[Stage] = []
@@ -247,10 +250,10 @@ class DumpHandler:
             update_seconds = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(opened.has_ended.wait(), update_seconds)
-        self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
+        self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - started_at))
 
-    async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, start: float) -> None:
-        """Sends the stages of a graph without the skipped steps: the steps after the first of them are run again.
+    async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, started_at: float) -> None:
+        """Sends the stages of a graph without the skipped steps; the steps after the first skipped one run again.
 
         Raises `JobFailed`.
         """
@@ -266,7 +269,7 @@ class DumpHandler:
             self._send(StageDone(job.request, recipe.graph, stage))
         if rerun.problem is not None:
             raise JobFailed(rerun.problem, stages)
-        self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - start, notes=rerun.notes))
+        self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - started_at, notes=rerun.notes))
 
     def read(self, name: str) -> IndexedText | None:
         """Returns the text with that name, with the source lines of its ops; `None` if no dump has it.
@@ -281,16 +284,20 @@ class DumpHandler:
 
     def _from_file(self, name: str, read: Callable[[Dump, DumpStage], _T]) -> _T | None:
         """Returns the result of `read` for the stage whose text has this name, or `None`. Raises `JobFailed`."""
+        dump = next((dump for dump in self._dumps() if name in dump.by_text), None)
+        if dump is None:
+            return None
+        try:
+            return read(dump, dump.by_text[name])
+        except OSError as error:
+            what = f"the stage cannot be read: {error}"
+            raise JobFailed(Diagnostic(what, str(dump.path), "open the dump again")) from error
+
+    def _dumps(self) -> Iterator[Dump]:
+        """Yields all dumps with their re-runs, the latest dump first."""
         for opened in reversed(self._opened.values()):
-            for dump in (opened.dump, *(rerun.dump for rerun in opened.reruns.values())):
-                record = dump.by_text.get(name)
-                if record is not None:
-                    try:
-                        return read(dump, record)
-                    except OSError as error:
-                        what = f"the stage cannot be read: {error}"
-                        raise JobFailed(Diagnostic(what, str(dump.path), "open the dump again")) from error
-        return None
+            yield opened.dump
+            yield from [rerun.dump for rerun in opened.reruns.values()]
 
 
 _NO_MORE_CHUNKS = object()
@@ -307,7 +314,7 @@ def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]
 
 
 def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
-    """Returns the graphs. The rows of each are the source lines that its first stages name."""
+    """Returns the graphs of a dump. The rows of a graph are the source lines that its first stages name."""
     graphs = []
     deadline = time.monotonic() + _ROW_SECONDS
     for number, name in enumerate(dump.graph_names):

@@ -55,7 +55,7 @@ class WatchHandler:
         self._opened_at = time.time_ns()
 
     async def watch(self, frame: WatchFiles, job: Job) -> None:
-        """Waits until the content of a file differs from that before the program was opened; then sends which."""
+        """Waits until a file has other content than before the program was opened; sends all such files."""
         files = [Path(frame.directory, file) for file in frame.files]
         before = self._states_before_opening(files, await asyncio.to_thread(_read_states, files))
         last_statuses, stable_since = [state.status for state in before], time.monotonic()

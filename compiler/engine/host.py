@@ -12,7 +12,7 @@ import importlib
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,7 +28,7 @@ from buddy.compiler.engine.runner_process import (
     start_bisection,
     start_tuning,
 )
-from buddy.compiler.graph import plugins as registrations
+from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
@@ -65,11 +65,12 @@ from buddy.compiler.support.processes.channel import Channel, make_text_data, se
 
 if TYPE_CHECKING:
     from buddy.compiler.importers.sources.program import CapturedProgram
+    from buddy.compiler.protocol import NodeRow
     from buddy.compiler.protocol.worker_messages import Message
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-# How long the host waits for a first request, in seconds. If none arrives, the host warms up Dynamo.
+# How long the host waits for a first request, in seconds. If none arrives, the host captures a small program.
 _WARM_UP_DELAY = 0.05
 
 
@@ -100,17 +101,20 @@ class Host:
     def _load(self, request: LoadProgram) -> Reply:
         started, started_at = time.perf_counter(), time.time()
         try:
-            problems, before = _load_plugins(request), registrations.plugin_registrations()
-            self._program = _load_program(request, self._progress)
+            problems = _load_plugins(request)
+            registrations_before = plugins.plugin_registrations()
+            program = self._program = _load_program(request, self._progress)
             if request.frontend not in OWN_FRONTENDS:
                 self._import_graphs(request.frontend)
-            graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
-            notes = (*map(str, problems), *self._program.notes)
-            registration_hash = _hash_registrations(self._program, before)
-            files, texts = self._program.files, _python_texts(self._program, started_at)
-            seconds, known_graph = time.perf_counter() - started, self._program.known_graph
             return ProgramLoaded(
-                graphs, notes, seconds, registration_hash, files, texts, known_graph, self._program.is_reused
+                graphs=tuple(_graph_data(captured) for captured in program.graphs),
+                notes=(*map(str, problems), *program.notes),
+                registrations=_hash_registrations(program, registrations_before),
+                files=program.files,
+                texts=_python_texts(program, started_at),
+                seconds=time.perf_counter() - started,
+                known_graph=program.known_graph,
+                is_reused=program.is_reused,
             )
         except BaseException as error:
             self._channel.send(LogText(traceback_of(error)))
@@ -167,13 +171,13 @@ class Host:
         captured = self._program.graphs[request.graph]
         return _rejection(captured, request) or handle(self._channel, captured, request)
 
-    def _progress(self, what: str) -> None:
-        """Reports an activity. Importers name the run of a script "running …"; all others are part of the capture."""
-        self._channel.send(Activity(what, part="script" if what.startswith("running ") else "capture"))
+    def _progress(self, activity: str) -> None:
+        """Reports an activity. Importers call the run of a script "running …"; the others are parts of the capture."""
+        self._channel.send(Activity(activity, part="script" if activity.startswith("running ") else "capture"))
 
 
 def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGraph) -> Reply:
-    """Imports the graph by torch-mlir, unless it has been imported. The graph also keeps its nodes."""
+    """Adds the import by torch-mlir to the graph, unless the graph has it."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
 
     if captured.graph.imported_ir is None:
@@ -200,8 +204,6 @@ _CHILD_HANDLERS: dict[type, Callable[[Channel, Any, Any], Reply]] = {
 
 def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
     """Loads the installed plug-ins and those of the request; returns the problems of those that cannot be loaded."""
-    from buddy.compiler.graph import plugins
-
     return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)])
 
 
@@ -235,15 +237,13 @@ def _make_script(captured: CapturedGraph) -> ScriptMade:
     return ScriptMade(script.name, script.text, script.values)
 
 
-def _hash_registrations(program: CapturedProgram, before: dict[registrations.RegistrationKey, object]) -> str:
+def _hash_registrations(program: CapturedProgram, before: dict[plugins.RegistrationKey, object]) -> str:
     """Returns a hash of the code by which a program's script has added to the registries, "" if it added nothing.
 
     `before` are the registrations before the script ran.
     """
-    from buddy.compiler.graph.plugins import registered_since
-
     preferred = [lowering for captured in program.graphs for lowering in (captured.user_lowerings() or {}).values()]
-    return registrations.code_hash([*registered_since(before).values(), *preferred])
+    return plugins.code_hash([*plugins.registered_since(before).values(), *preferred])
 
 
 def _load_program(request: LoadProgram, progress: Callable[[str], None]) -> CapturedProgram:
@@ -278,19 +278,23 @@ def _code_text(captured: CapturedGraph) -> TextData:
     from buddy.compiler.frontend.graph_info import code_lines
 
     rows = captured.info.rows
-    numbers = array("I", code_lines(captured.code, rows))
-    return make_text_data(captured.code, numbers.tobytes(), ((), *((row.stable,) for row in rows)))[0]
+    line_sets = array("I", code_lines(captured.code, rows))
+    return make_text_data(captured.code, line_sets.tobytes(), _node_sets(rows))[0]
 
 
 def _fx_stage(captured: CapturedGraph) -> StageData:
     """Returns the ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
     table = captured.table.rstrip("\n") + "\n"
     rows = captured.info.rows
-    sets = ((), *((row.stable,) for row in rows))
-    numbers = array("I", [0, 0, *range(1, len(rows) + 1)])
-    text, lines = make_text_data(table, numbers.tobytes(), sets)
+    line_sets = array("I", [0, 0, *range(1, len(rows) + 1)])  # the heading and the rule have no node
+    text, lines = make_text_data(table, line_sets.tobytes(), _node_sets(rows))
     ops = sum(row.opcode.startswith("call_") for row in rows)
     return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)
+
+
+def _node_sets(rows: Sequence[NodeRow]) -> tuple[tuple[str, ...], ...]:
+    """Returns the sets of nodes that lines of a text refer to by number: 0 is empty, n has the node of row n - 1."""
+    return ((), *((row.stable,) for row in rows))
 
 
 def _flush() -> None:
@@ -316,7 +320,7 @@ def _warm_up() -> Diagnostic | None:
             importlib.import_module(f"buddy.compiler.{module}")
     except BindingsError as error:
         return error.diagnostic
-    importlib.import_module("buddy.compiler.graph.plugins").installed_plugins()
+    plugins.installed_plugins()
     return None
 
 

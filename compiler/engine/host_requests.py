@@ -79,7 +79,7 @@ _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
     """Returns `sampling` with the text, line and nodes of each instruction that the assembly `text` contains."""
-    # The hot spots by function and offset in it.
+    # The hot spots, by their function and their offset in the function.
     spots = {(spot.function, spot.offset): spot for spot in sampling.spots}
     functions = {spot.function for spot in sampling.spots}
     current_function = ""
@@ -137,10 +137,7 @@ class ProfileHandler:
         return sampling if text is None else await asyncio.to_thread(locate_instructions, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
-        """Returns the machine's peak rates with `threads` threads; zeros if they cannot be measured.
-
-        They are measured unless a credible measurement is cached.
-        """
+        """Returns the machine's peak rates with `threads` threads, measured unless cached; zeros if that fails."""
         if threads not in self._peaks:
             self._send(Progress(job.request, "measuring the machine's peak rates"))
             peak = await _measure_peak(threads)
@@ -153,7 +150,7 @@ class ProfileHandler:
 def peak_note(report: ProfileReport) -> str:
     """Returns why the peak rates are missing or doubtful, or an empty string.
 
-    A node rarely exceeds the machine's f32 peak, since few operations are faster than f32 multiply-adds. If one
+    A node rarely exceeds the machine's f32 peak, since few operations are faster than f32 multiply-adds. If a node
     does, other processes have probably slowed down the measurement of the peak.
     """
     if not report.peak.gflops:
@@ -277,7 +274,7 @@ class SubgraphHandler:
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         """Passes on the messages of the process that bisects, until it has finished. Raises `JobFailed`."""
-        async for message in (await listening.peer()).messages():
+        async for message in (await listening.accept_peer()).messages():
             if isinstance(message, Activity):
                 self._send(Progress(job.request, message.activity, message.done))
             elif isinstance(message, LogText):
@@ -324,8 +321,8 @@ class TuneHandler:
         if frame.cluster:
             from buddy.compiler.tools.tune.processes import cluster_tune_workers
 
-            load = self._session.programs.opened(frame.recipe).key.load_request()
-            async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as workers:
+            load_request = self._session.programs.opened(frame.recipe).key.load_request()
+            async with cluster_tune_workers(frame.cluster, load_request, frame.recipe.graph) as workers:
                 yield workers
             return
         async with ListeningSocket(TuningMessage) as listening:
@@ -334,7 +331,7 @@ class TuneHandler:
     async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
         request = StartTuning(frame.recipe.graph, listening.address)
         await self._session.call_host_for(frame.recipe, request, job)
-        return _ForkedTuneWorker(await listening.peer())
+        return _ForkedTuneWorker(await listening.accept_peer())
 
 
 class _ForkedTuneWorker:

@@ -10,7 +10,7 @@ import faulthandler
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -96,13 +96,21 @@ IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChec
 _MAX_CACHED_RESULTS = 4
 
 
+class _Compilation(NamedTuple):
+    """A compilation by IREE: the stages, numbered from 0, with their texts, the artifact, and the compile time."""
+
+    stages_and_texts: list[tuple[Stage, Any]]
+    artifact: bytes
+    seconds: float
+
+
 class IreeWorker:
-    """Answers requests. Caches the latest compilations: their stages with texts, artifact, and compile time."""
+    """Answers requests; caches the latest compilations."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        # By a hash of program and flags: the stages, numbered from 0, with their texts; the artifact; and the seconds.
-        self._results: OrderedDict[str, tuple[list[tuple[Stage, Any]], bytes, float]] = OrderedDict()
+        # The keys are hashes of program and flags; the least recently used first.
+        self._results: OrderedDict[str, _Compilation] = OrderedDict()
         self._handlers: dict[type, Callable[[Any], Reply]] = {
             CompileByIree: self._compile,
             DescribeIree: _describe,
@@ -125,29 +133,28 @@ class IreeWorker:
 
     def _compile(self, request: CompileByIree) -> Reply:
         sender = StageSender(self._channel, request.known_texts)
-        key, started = digest(request.program, request.flags), time.perf_counter()
-        result = self._results.get(key)
-        if result is None:
-            compiled = self._run_phases(request, sender)
-            if isinstance(compiled, FailureReply):
-                return compiled
-            self._results[key] = result = (*compiled, time.perf_counter() - started)
+        key = digest(request.program, request.flags)
+        compilation = self._results.get(key)
+        if compilation is None:
+            outcome = self._run_phases(request, sender)
+            if isinstance(outcome, FailureReply):
+                return outcome
+            self._results[key] = compilation = outcome
             while len(self._results) > _MAX_CACHED_RESULTS:
                 self._results.popitem(last=False)
             reused = 0
         else:
-            reused = len(result[0])
-            for stage, text in result[0]:
+            reused = len(compilation.stages_and_texts)
+            for stage, text in compilation.stages_and_texts:
                 sender.send_stage(_renumber(stage, request.first), text)
         self._results.move_to_end(key)
-        stages_and_texts, artifact, seconds = result
-        stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in stages_and_texts))
-        return CompileDone(stages, artifact, (), (), 0.0 if reused else seconds, reused)
+        stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in compilation.stages_and_texts))
+        seconds = 0.0 if reused else compilation.seconds
+        return CompileDone(stages, compilation.artifact, assignments=(), remarks=(), seconds=seconds, reused=reused)
 
-    def _run_phases(
-        self, request: CompileByIree, sender: StageSender
-    ) -> tuple[list[tuple[Stage, Any]], bytes] | FailureReply:
-        """Returns the stages, numbered from 0, with their texts, and the artifact."""
+    def _run_phases(self, request: CompileByIree, sender: StageSender) -> _Compilation | FailureReply:
+        """Compiles, and sends each stage when its phase has ended."""
+        started = time.perf_counter()
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
         from buddy.compiler.driver.snapshots import of_printed_module
         from buddy.compiler.mlir.printing import op_counts
@@ -156,12 +163,12 @@ class IreeWorker:
         program = program_from(request.program)
         locations = LocationSets.of(program.sets, program.derived)
         stages: list[tuple[Stage, Any]] = []
-        counts = op_counts(program.text)
+        last_counts = op_counts(program.text)
 
         def report_phase(phase: IreePhase) -> None:
-            nonlocal counts
-            snapshot = of_printed_module(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
-            counts = snapshot.counts
+            nonlocal last_counts
+            snapshot = of_printed_module(phase.name, phase.name, phase.text, locations, phase.seconds, last_counts)
+            last_counts = snapshot.counts
             stage = _renumber(snapshot.stage, len(stages))
             stages.append((stage, snapshot.text))
             sender.send_stage(_renumber(stage, request.first), snapshot.text)
@@ -174,7 +181,8 @@ class IreeWorker:
             names = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
             return FailureReply(_diagnostic(error, names))
         all_flags = tuple(iree_flags.merge_flags(request.flags))
-        return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))
+        artifact = to_bytes(IreeArtifact(module, program.convention, all_flags))
+        return _Compilation(stages, artifact, time.perf_counter() - started)
 
 
 def _renumber(stage: Stage, first: int) -> Stage:
@@ -183,7 +191,7 @@ def _renumber(stage: Stage, first: int) -> Stage:
 
 
 def _diagnostic(error: IreeError, nodes: tuple[str, ...]) -> Diagnostic:
-    """Returns the diagnostic of IREE's error, with the phase after which it occurred; `nodes` are those of the op."""
+    """Returns the diagnostic of IREE's error, with the phase after which it occurred; `nodes` are the failed op's."""
     where = f"IREE, after its phase {error.after}" if error.after else "IREE, before its first phase"
     todo = "change the recipe's backend_flags, or choose the native backend"
     return Diagnostic(f"iree-compile: {error.message}", where, todo, detail=error.detail, node=next(iter(nodes), ""))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-# The time limit for a one-shot process.
+# The time limit for a one-shot process, in seconds.
 _CALL_SECONDS = 60.0
 # Functions that one-shot processes run, by name: importing them here would load MLIR into the engine.
 _CHECK = "buddy.compiler.driver.pass_trials:check_ir"
@@ -90,8 +90,9 @@ class ReprintHandler:
 
     def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
-        # The names of generic forms by those of the texts; and the documentation of ops by their names.
+        # The name of the generic form of each text, by the text's name; the least recently used form first.
         self._forms: dict[str, str] = {}
+        # The documentation of ops, by the op's name.
         self._documentation: dict[str, str] = {}
 
     async def reprint(self, frame: Reprint, job: Job) -> None:
@@ -116,9 +117,9 @@ class ReprintHandler:
         return form_name, form
 
     def _record_form(self, text: str, form: str) -> None:
-        """Records that `form` is the generic form of `text`, and evicts the least recently used form if necessary."""
+        """Records that `form` is the generic form of `text`; evicts the least recently used forms above `MAX_FORMS`."""
         self._forms.pop(text, None)
-        stored = {text: form for text, form in self._forms.items() if form in self._store}
+        stored = {old_text: old_form for old_text, old_form in self._forms.items() if old_form in self._store}
         self._forms = stored | {text: form}
         for old_text in list(self._forms)[:-MAX_FORMS]:
             old_form = self._forms.pop(old_text)
@@ -145,7 +146,7 @@ async def _call_process(function: str, request: object, answer: type[_T]) -> _T:
         raise JobFailed(Diagnostic("the MLIR process exited without an answer", module)) from error
 
 
-# The time limit for the start of a process of trials: it imports MLIR and parses the module before the first candidate.
+# The time limit in seconds for a process to start its first trial, after it has imported MLIR and parsed the module.
 _IMPORT_SECONDS = 60.0
 
 
@@ -160,7 +161,7 @@ class PassTrialHandler:
         self._store, self._send = store, send
 
     async def try_passes(self, frame: TryPasses, job: Job) -> None:
-        """Reports each candidate when it has been tried; stops at the time limit, or when the request is cancelled."""
+        """Reports the outcome of each candidate; stops at the time limit, or when the request is cancelled."""
         text = stored_text(self._store, frame.text)
         deadline = time.monotonic() + frame.timeout
         tried_count = 0
@@ -174,7 +175,8 @@ class PassTrialHandler:
     ) -> int:
         """Tries candidates in one process, until one crashes or takes too long.
 
-        Returns the number of candidates that were tried, including that one. `first` is the number of the first one.
+        Returns how many candidates were tried, including the one that failed. `first` is the number of the first one in
+        `frame`, and `deadline` the end of the request on the monotonic clock.
         """
         process = OneShotProcess(_TRIALS, request, TrialStarted | TrialOutcome)
         try:
@@ -194,26 +196,26 @@ class PassTrialHandler:
             timed_out = _TimedOut()
             timer = call_later(max(0.0, min(limit, time_left)), messages.put_nowait, timed_out)
             try:
-                outcome = await messages.get()
+                message = await messages.get()
             finally:
                 timer.cancel()
-            if outcome is timed_out:
+            if message is timed_out:
                 if time_left <= limit:  # the limit of the whole request, not that of the candidate
                     return reported
                 self._report_failure(job, first + reported, f"not done in {limit:g} s")
                 return reported + 1
-            if isinstance(outcome, _TimedOut):
+            if isinstance(message, _TimedOut):
                 continue  # the message of an earlier wait arrived in the same moment
-            if isinstance(outcome, str):  # how the process exited
-                self._report_failure(job, first + reported, f"crashed: {outcome}")
+            if isinstance(message, str):  # how the process exited
+                self._report_failure(job, first + reported, f"crashed: {message}")
                 return reported + 1
-            if isinstance(outcome, TrialStarted):
+            if isinstance(message, TrialStarted):
                 started = True
                 continue
-            reported = outcome.number + 1
-            number = first + outcome.number
+            reported = message.number + 1
+            number = first + message.number
             self._send(
-                Tried(job.request, number, outcome.changed, outcome.deltas, outcome.milliseconds, outcome.problem)
+                Tried(job.request, number, message.changed, message.deltas, message.milliseconds, message.problem)
             )
         return reported
 

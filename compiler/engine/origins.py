@@ -65,10 +65,9 @@ class ProvenanceHandler:
     async def find_origins(self, frame: FindOrigins, job: Job) -> None:
         text = stored_text(self._store, frame.text)
         counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
-        # `counts` has the numbers of direct and of derived lines of each node.
-        ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
-        origins = tuple(LineOrigins(node, direct, derived) for node, (direct, derived) in ordered)
-        self._send(OriginsFound(job.request, frame.text, origins, text.line_count))
+        origins = [LineOrigins(node, direct, derived) for node, (direct, derived) in counts.items()]
+        origins.sort(key=lambda origin: (-origin.direct, -origin.derived))
+        self._send(OriginsFound(job.request, frame.text, tuple(origins), text.line_count))
 
     async def find_jumps(self, frame: FindJumps, job: Job) -> None:
         text = stored_text(self._store, frame.text)
@@ -90,10 +89,10 @@ class ProvenanceHandler:
                 nodes_by_line[line].append(row.stable)
         name, text = _with_nodes(python_text.content, nodes_by_line)
         on_disk, missing_ranges = await asyncio.to_thread(_compare_with_disk, python_text)
-        structure = await asyncio.to_thread(python_structure, python_text.content)
+        blocks = await asyncio.to_thread(python_structure, python_text.content)
         self._store.put(name, text)
         self._store.pin(("python", frame.path), [name])
-        self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, missing_ranges, structure))
+        self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, missing_ranges, blocks))
 
 
 def split_location(location: str) -> tuple[str, int]:
@@ -126,7 +125,7 @@ def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], 
 def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, int], ...]]:
     """Returns the state of the file of `text`, and the ranges of lines of `text` that the file no longer contains.
 
-    If the state is "uncertain", the range has all lines.
+    A range is its first line and its number of lines. If the state is "deleted" or "uncertain", it has all lines.
     """
     if not text.is_file:
         return "none", ()
@@ -143,8 +142,11 @@ def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, in
 
 
 def _with_nodes(content: str, nodes_by_line: dict[int, list[str]]) -> tuple[str, IndexedText]:
-    """Returns the name in the store of the text `content`, and that text with the nodes of each line, from 1."""
+    """Returns the text `content` with the nodes of its lines, and before it its name in the store.
+
+    `nodes_by_line` has line numbers from 1.
+    """
     sets = ((), *(tuple(nodes) for nodes in nodes_by_line.values()))
-    numbers = {line: number for number, line in enumerate(nodes_by_line, 1)}
-    line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))
+    set_numbers = {line: number for number, line in enumerate(nodes_by_line, 1)}
+    line_sets = array("I", (set_numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))
     return text_name(content, line_sets.tobytes(), sets), IndexedText(content, line_sets, sets)

@@ -26,7 +26,7 @@ from buddy.compiler.support.processes.jobs import JobFailed
 def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
     """Returns the plug-in file at `path`, relative to `directory`, with its absolute path and the hash of its content.
 
-    Raises `OSError` if it cannot be read.
+    Raises `OSError` if the file cannot be read.
     """
     try:
         absolute = Path(directory, path).resolve()
@@ -100,9 +100,9 @@ class OpenedProgram:
     """An opened program: first the captured graphs, then the extracted subgraphs.
 
     `extracts` has an entry for each subgraph: the number of the graph that it was extracted from, and its nodes.
-    `texts` are the Python code that nodes come from. `reopens` says whether compilations are saved on disk and those of
-    earlier sessions are used. `is_restored` says that the graphs come from an earlier session, because the script has
-    not run yet.
+    `seconds` is the time that loading the program took. `texts` are the Python code that nodes come from. `reopens`
+    says whether compilations are saved on disk and those of earlier sessions are used. `is_restored` says that the
+    graphs come from an earlier session, because the script has not run yet.
     """
 
     key: ProgramKey
@@ -140,9 +140,9 @@ class OpenedProgram:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A complete compilation: its stages (`fx` first), and the artifact as bytes.
+    """A complete compilation: its stages (`fx` first), the artifact as bytes, and its duration.
 
-    Without `has_stages`, `fx` is its only stage.
+    Without `has_stages`, `fx` is the only stage. `remarks` and `reused` are those of `Compiled`.
     """
 
     stages: tuple[Stage, ...]
@@ -155,7 +155,7 @@ class CompileResult:
 
     @property
     def nodes(self) -> NodeCounts:
-        """The numbers of compiled nodes, of nodes in eager, and of compiled nodes that may call eager."""
+        """The numbers of compiled nodes, of nodes that eager runs, and of compiled nodes that may call eager."""
         return NodeCounts.of(self.assignments)
 
 

@@ -44,10 +44,10 @@ class RelayError(BuddyError):
 
 
 def engines_folder() -> Path:
-    """Returns the folder of the sockets, accessible to this user only.
+    """Returns the folder of the sockets, accessible to this user only. Raises `RelayError` if others have access.
 
-    It is in the folder for temporary files: a folder of the login session would disappear with the connection, and the
-    home folder may be on a file system without sockets. Raises `RelayError` if others have access to it.
+    The folder is among the temporary files: a folder of the login session would disappear with the connection, and the
+    home folder may be on a file system without sockets.
     """
     folder = Path(tempfile.gettempdir()) / f"buddy-tui-{os.getuid()}"
     try:
@@ -63,7 +63,7 @@ def engines_folder() -> Path:
 def run_relay(name: str, patience: float, *, start: bool) -> int:
     """Relays until the connection or the engine ends; returns the exit code.
 
-    If no engine is called `name`, `start` says whether to start one. An engine exits after `patience` seconds without a
+    If no engine is called `name`, `start` says whether to start one, which exits after `patience` seconds without a
     connection.
     """
     try:
@@ -140,7 +140,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start_engine(path: Path, patience: float) -> socket.socket | None:
-    """Starts an engine and connects to it. The socket exists before the engine starts, so no wait is needed."""
+    """Starts an engine and connects to it. The engine inherits the listening socket, so no wait is needed."""
     _remove_leftovers(path.parent)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -184,26 +184,25 @@ def _exit_reason(path: Path) -> str:
 def _relay(engine: socket.socket, first_beat_seconds: float) -> bool:
     """Relays bytes in both directions until either side ends. Returns false if the engine ended without sending any.
 
-    Raises `TimeoutError` if the engine sends nothing for `first_beat_seconds` after the client's first bytes, or later
-    for `_LATER_BEAT_SECONDS`.
+    Raises `TimeoutError` if the engine sends nothing for `first_beat_seconds` after the client's first bytes, or for
+    `_LATER_BEAT_SECONDS` after its own bytes.
     """
-    # The file descriptor to write to, for each that is read: stdin to the engine, the engine to stdout.
-    targets = {0: engine.fileno(), engine.fileno(): 1}
+    client_in, client_out = 0, 1  # stdin and stdout
     has_sent, limit = False, first_beat_seconds
     silent_since = math.inf  # until the client has sent something
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            ready, _, _ = select.select(list(targets), [], [], 1.0)
-            for source in ready:
-                data = os.read(source, _READ_BYTES)
-                if not data and source == 0:
+            ready, _, _ = select.select([client_in, engine.fileno()], [], [], 1.0)
+            if client_in in ready:
+                if not (from_client := os.read(client_in, _READ_BYTES)):
                     return _wait_until_closed(engine)
-                if not data:
+                _write(engine.fileno(), from_client)
+            if engine.fileno() in ready:
+                if not (from_engine := os.read(engine.fileno(), _READ_BYTES)):
                     return has_sent
-                _write(targets[source], data)
-                if source != 0:
-                    has_sent, limit = True, _LATER_BEAT_SECONDS
-            if engine.fileno() in ready or (0 in ready and silent_since == math.inf):
+                _write(client_out, from_engine)
+                has_sent, limit = True, _LATER_BEAT_SECONDS
+            if engine.fileno() in ready or (client_in in ready and silent_since == math.inf):
                 silent_since = time.monotonic()
             if time.monotonic() - silent_since > limit:
                 raise TimeoutError

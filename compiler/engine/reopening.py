@@ -50,7 +50,7 @@ Saved = TypeVar("Saved")
 
 
 class SavedProgram(msgspec.Struct, frozen=True):
-    """A captured program, a hash of each of its files, and when it was saved, in seconds since the epoch."""
+    """A captured program, the path and hash of each of its files, and when it was saved, in seconds since the epoch."""
 
     loaded: ProgramLoaded
     hashes: tuple[tuple[str, str], ...]
@@ -93,8 +93,8 @@ class SavedPrograms:
     def save(self, key: ProgramKey, loaded: ProgramLoaded, started_at: float) -> None:
         """Saves a program whose script was started at `started_at`, in seconds since the epoch.
 
-        A program is not saved if its script or a plug-in has added to the registries, because changes of that code are
-        not detected; or if a file was written after the start, because its earlier content may have run.
+        A program is not saved if its script or a plug-in has added to the registries: changes of that code are not
+        detected. Nor is it saved if a file was written after the start: the earlier content of the file may have run.
         """
         if not (key.plugins or loaded.registrations):
             self._write_in_thread(lambda: _write_program(key, loaded, started_at))
@@ -106,7 +106,7 @@ class SavedPrograms:
     ) -> CompileResult | None:
         """Returns the saved compilation of `graph`, with stages or without, and adds its texts to the store.
 
-        Returns `None` if it was not saved.
+        Returns `None` if no such compilation is saved.
         """
         if not _may_be_saved(program, graph, recipe):
             return None
@@ -120,12 +120,13 @@ class SavedPrograms:
         for text in saved.texts:
             store_text(self._store, text)
         stages = (graph.fx, *saved.stages)
+        reused = len(stages)
         return CompileResult(
-            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, len(stages), has_stages
+            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused, has_stages
         )
 
     def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:
-        """Saves a compilation, whose texts must be in the store, after `SAVE_SECONDS`."""
+        """Saves a compilation after `SAVE_SECONDS`, unless a text of its stages has left the store."""
         if not _may_be_saved(program, graph, recipe):
             return
         names = dict.fromkeys(stage.text for stage in result.stages[1:])
@@ -143,7 +144,8 @@ class SavedPrograms:
             result.reused,
         )
         if (waiting := self._waiting.pop(graph.key, None)) is not None:
-            waiting[1].cancel()
+            _, old_timer = waiting
+            old_timer.cancel()
         timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._write_waiting, graph.key)
 
         def write() -> None:
@@ -233,7 +235,7 @@ def _file_hash(path: str) -> str:
 
 
 def _program_key(key: ProgramKey) -> str:
-    """Returns a key of a program on this installation, in the current environment."""
+    """Returns the key of a program, which includes this installation and the current environment."""
     return digest(key, _installation(), _environment())
 
 
@@ -266,7 +268,7 @@ def _installation() -> str:
 
 
 def _distributions() -> Iterator[tuple[str, int]]:
-    """Yields the path and modification time of each package's folder of metadata; its name includes the version."""
+    """Yields the path and modification time of each package's folder of metadata; the path includes the version."""
     for folder in filter(os.path.isdir, dict.fromkeys(sys.path)):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if entry.name.endswith((".dist-info", ".egg-info", ".egg-link")):

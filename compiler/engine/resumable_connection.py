@@ -130,7 +130,7 @@ class ResumableConnection:
     async def _accept_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Resumes the stream over a new link, and aborts the previous link, which may be dead without notice."""
         try:
-            received_count, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
+            received_count, rest = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
             missing_records = self._stream.resume(received_count)
         except (ResumeError, StreamError, OSError, asyncio.TimeoutError) as error:
             writer.write(encode_rejection(str(error) or "the client sent no greeting"))
@@ -140,7 +140,7 @@ class ResumableConnection:
             self._drop_link(self._link)
         self._take_link(writer)
         writer.write(encode_greeting(self._stream.received) + missing_records)
-        await self._listen(reader, writer, data)
+        await self._listen(reader, writer, rest)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
         """Receives records over a link until it ends, or another link replaces it; `data` came with the greeting."""

@@ -38,12 +38,12 @@ Index = tuple[int | slice, ...]
 _INDEX_FILE = "index.json"
 # The largest window of one answer; no screen shows more.
 _MAX_ROWS, _MAX_COLUMNS = 1000, 1000
-# Smaller files are read instead of mapped: a page.
+# Files that are not larger than a page are read instead of mapped.
 _MIN_MAPPED_BYTES = 4096
 
 
 class RunValues:
-    """The folders with the tensors of each graph's latest run, which are removed when the engine exits."""
+    """The folders with the tensors of each graph's latest run; `close` removes them."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
@@ -115,7 +115,7 @@ class RunValues:
 
 
 def drop_values(folder: Path | None) -> None:
-    """Removes a run's folder."""
+    """Removes the folder of a run, if it has one."""
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -205,7 +205,7 @@ class _Matrix:
         self.height, self.width = math.prod(map(len, self._row_ranges)), len(self._column_range)
 
     def row(self, view: Any, row: int) -> Any:
-        """Returns a row of one of the views; it has one element if no dim remains."""
+        """Returns a row of one of the views; if no dim remains, the row has one element."""
         return view[self._row_index(row)] if view.ndim else view.reshape(1)
 
     def _row_index(self, row: int) -> tuple[int, ...]:
@@ -242,14 +242,14 @@ def _window(arrays: list[np.ndarray], frame: FetchValues) -> Values:
 
 
 def _element(value: Any) -> bool | int | float | str:
-    """Returns an element in a form that MessagePack has: complex numbers become texts."""
+    """Returns an element in a type that MessagePack has: a complex number becomes a text."""
     return f"{value:.6g}" if isinstance(value, complex) else value
 
 
 def _to_wide(array: np.ndarray) -> np.ndarray:
     """Returns `array` in a type in which differences are accurate, and integers do not wrap around.
 
-    On x86-64, the wide float of integers has 64 bits for the fraction, as many as the widest integers.
+    On x86-64, `longdouble` has 64 bits for the fraction, as many as the widest integers.
     """
     import numpy as np
 
@@ -285,6 +285,6 @@ def _difference_map(arrays: list[np.ndarray], frame: MapDifferences) -> Differen
 
 
 def _starts(length: int, max_count: int) -> list[int]:
-    """Divides `length` into at most `max_count` non-empty parts; returns where they start, then `length`."""
+    """Divides `length` into at most `max_count` non-empty parts; returns the start of each part, then `length`."""
     count = min(length, max(max_count, 1))
     return [number * length // count for number in range(count + 1)] if count else [0]

@@ -57,7 +57,7 @@ def _progress_to(channel: Channel) -> Callable[[str, float], None]:
 
 
 def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
-    """Forks a process that bisects, and exits when it is done or its socket is closed."""
+    """Forks a process that bisects, and exits when the bisection is done or its socket is closed."""
     fork_to(request.address, FailureReply, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
@@ -109,9 +109,9 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
 
 
 def prepare_in_child(channel: Channel, captured: CapturedGraph, request: PrepareRun) -> Reply:
-    """Computes and saves what the verdict of a run needs, in a child; does nothing for a small program.
+    """Computes and saves what the verdict of a run needs, in a child.
 
-    The verdict of a small program takes less time than starting a child.
+    Does nothing for a small program, whose verdict takes less time than the start of a child.
     """
     from buddy.compiler.runtime.saved_spreads import may_be_saved
 
@@ -147,7 +147,7 @@ def export_in_child(channel: Channel, captured: CapturedGraph, request: ExportPr
 
 def collect_remarks_in_child(channel: Channel, captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
-    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
+    return reply_in_child(channel, lambda _: _collect_remarks(captured, request), _COMPILE_FAILURES)
 
 
 def _compile(channel: Channel, captured: CapturedGraph, request: CompileInHost) -> Reply:
@@ -184,7 +184,7 @@ def _export_folder(request: ExportProgram) -> Path:
     return Path(request.directory, Path(request.folder).expanduser()).absolute()
 
 
-def _remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
+def _collect_remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
     return collect_code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
@@ -224,7 +224,7 @@ def _prepare(captured: CapturedGraph, request: PrepareRun) -> Reply:
 
 
 def _run_function(captured: CapturedGraph, request: Execute) -> Callable[..., RunReport]:
-    """Returns the function that runs an artifact of the request's backend."""
+    """Returns the function that runs the request's artifact. Raises `BuddyError` if the backend excludes runtimes."""
     if request.native is not None and request.runtimes:
         what, todo = "other runtimes are compared with this compiler's code only", "choose the native backend"
         raise BuddyError(what, "the recipe's backend", todo)
@@ -243,7 +243,7 @@ def _run_function(captured: CapturedGraph, request: Execute) -> Callable[..., Ru
 
 
 def _make_process(captured: CapturedGraph, request: Execute) -> Any:
-    """Returns the process of an artifact of another compiler."""
+    """Returns the process that runs an artifact of Inductor or IREE."""
     if request.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.compiling import InductorArtifact
         from buddy.compiler.runtime.inductor.process import InductorProcess
@@ -294,10 +294,10 @@ def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGr
     from buddy.compiler.runtime.graph_interpreter import symbol_values
     from buddy.compiler.runtime.node_comparison import compare_nodes
 
-    on_progress = _progress_to(channel)
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     if request.recipe.backend == INDUCTOR:
         return _compare_nodes_by_inductor(channel, captured, request)
+    on_progress = _progress_to(channel)
     recipe, symbols = request.recipe, symbol_values(captured.graph, captured.tensors, captured.numbers)
     program = compile_observed(
         captured.graph,

@@ -104,13 +104,14 @@ log = logging.getLogger("buddy.engine")
 # While the client has more unread bytes than this, the output of workers is not read.
 _MAX_BACKLOG_BYTES = 4 << 20
 Stream = Literal["stdout", "stderr"]
+_VERSION_HINT = "use the same version of buddy-tui on both sides"
 # The exceptions raised by decoding bytes that are not MessagePack, or not of the expected type. `TypeError` is raised
 # for an unhashable key.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
 
 
 class Greeting(msgspec.Struct):
-    """The fields of the client's greeting (`Hello`) that the server reads."""
+    """The fields of the client's greeting that the server reads; `Hello` describes them."""
 
     type: str
     version: int = 0
@@ -119,7 +120,7 @@ class Greeting(msgspec.Struct):
 
 
 class ClientRejected(BuddyError):
-    """The client sent no valid greeting; the text is the reason."""
+    """The client's first frame is not a valid greeting; the text is the reason."""
 
 
 class Server:
@@ -146,7 +147,7 @@ class Server:
         self._watching = WatchHandler(self._send)
         self._jobs = RequestJobs(self._send)
         self._has_greeted = False
-        # A decoder for each output stream of a worker, by the names of both.
+        # A decoder for each output stream of each worker; the key is the worker's name followed by the stream's.
         self._utf8_decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._decoder = FrameDecoder(ClientFrame)
 
@@ -213,13 +214,13 @@ class Server:
 
     def _answer(self, frame: Any) -> None:
         """Answers a frame of the client at once, or starts a job for it."""
-        if isinstance(frame, Hello):
+        if isinstance(frame, Hello):  # a second greeting gets no answer
             return
         if isinstance(frame, Ping):
             self._send(Pong(frame.request))
         elif isinstance(frame, Cancel):
             self._jobs.cancel(frame.target)
-            if frame.target == 0:
+            if frame.target == 0:  # the client has cancelled all requests
                 self._session.replace_unstarted_workers()
         else:
             log.debug("request %d: %s", frame.request, type(frame).__name__)
@@ -227,9 +228,16 @@ class Server:
             self._jobs.start(frame.request, work, slot)
 
     def _handler_of(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
-        """Returns the handler of `frame`, and the slot in which a newer frame replaces it."""
+        """Returns the handler of `frame`, and its slot (see `_slot`)."""
+        handler = self._dump_handler_of(frame) or self._handlers()[type(frame)]
+        if not _supports_backend(frame):
+            handler = reject_other_backends(_NATIVE_ONLY[type(frame)])
+        return lambda job: handler(frame, job), _slot(frame)
+
+    def _handlers(self) -> dict[type, Callable[[Any, Job], Any]]:
+        """Returns the handlers of requests by the type of the frame."""
         session, texts = self._session, self._texts
-        handlers: dict[type, Callable[[Any, Job], Any]] = {
+        return {
             Open: self._open,
             Compile: session.compile,
             Run: session.run,
@@ -271,10 +279,6 @@ class Server:
             CheckFlags: session.backends.check_flags,
             ExplainDynamo: self._dynamo.explain_dynamo,
         }
-        handler = self._dump_handler_of(frame) or handlers[type(frame)]
-        if not _supports_backend(frame):
-            handler = reject_other_backends(_NATIVE_ONLY[type(frame)])
-        return lambda job: handler(frame, job), _slot(frame)
 
     def _dump_handler_of(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
         """Returns the handler of a frame about a dump; `None` for other frames."""
@@ -314,10 +318,12 @@ class Server:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, frame: Frame) -> None:
+        """Sends a frame, but nothing before the greeting or while the engine ends."""
         if self._has_greeted:
             self._send_now(frame)
 
     def _send_now(self, frame: Frame) -> None:
+        """Sends a frame. In place of a frame that is too large, sends `Failed`."""
         try:
             self._connection.send(frame)
         except FrameError as error:
@@ -325,15 +331,16 @@ class Server:
             self._connection.send(Failed(request, Diagnostic(str(error), "the engine", "fetch it in parts")))
 
     def _send_output(self, worker: str, stream: str, data: bytes) -> None:
+        """Logs the output of a worker; sends that of the user's program to the client."""
         text = self._decode(worker + stream, data)
-        is_program = worker in ("host", "script")
-        if is_program:
+        is_from_program = worker in ("host", "script")
+        if is_from_program:
             self._send(Printout(text, cast(Stream, stream)))
         # The output of a program may be private: it is logged only at the most detailed level.
-        log.log(logging.DEBUG if is_program else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
+        log.log(logging.DEBUG if is_from_program else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
 
     def _decode(self, key: str, data: bytes) -> str:
-        """Decodes UTF-8 that arrives in arbitrary pieces; invalid bytes are replaced."""
+        """Decodes the next piece of a stream of UTF-8, which may end within a character; replaces invalid bytes."""
         if key not in self._utf8_decoders:
             self._utf8_decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return self._utf8_decoders[key].decode(data)
@@ -345,7 +352,7 @@ async def reject_dump(_frame: Frame, _job: Job) -> None:
     raise JobFailed(Diagnostic(what, "the dump", "open a script or a model file instead"))
 
 
-# Requests that only apply to this compiler's own code, with their names in messages.
+# Requests that apply to this compiler's own code only, with their names in messages.
 _NATIVE_ONLY: dict[type, str] = {
     Profile: "a profile",
     CompareNodes: "comparing every node",
@@ -356,16 +363,16 @@ _NATIVE_ONLY: dict[type, str] = {
 
 
 def _supports_backend(frame: Any) -> bool:
-    """Returns whether a request applies to the code of the backend that its recipe names, if it has a recipe."""
+    """Returns whether the backend that the recipe of a request names supports the request; true without a recipe."""
     if type(frame) not in _NATIVE_ONLY or frame.recipe.runs_passes:
         return True
     return isinstance(frame, CompareNodes) and frame.recipe.backend == INDUCTOR
 
 
 def _slot(frame: Frame) -> Any:
-    """Returns the slot of a request: of several `Compile` of one graph that have not started, only the newest remains.
+    """Returns the slot of a request; a newer request replaces an unstarted one in the same slot.
 
-    Other requests have no slot (`None`).
+    The `Compile` requests of one graph share a slot. Other requests have none (`None`).
     """
     if not isinstance(frame, Compile) or frame.for_comparison:
         return None
@@ -407,6 +414,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-_VERSION_HINT = "use the same version of buddy-tui on both sides"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -82,6 +82,13 @@ if TYPE_CHECKING:
 Send = Callable[[Any], None]
 
 
+class _HostProgram(NamedTuple):
+    """The program that a host process (`generation`) has loaded or tried to load; `key` is `None` if that failed."""
+
+    generation: int
+    key: ProgramKey | None
+
+
 class EngineSession:
     """The opened programs, their compilations and texts, and the workers that load, compile and run them."""
 
@@ -92,13 +99,11 @@ class EngineSession:
         self.host = EngineWorker("host", "buddy.compiler.engine.host:serve", HostMessage, listener)
         self.compiler = CompilerClient(send, listener)
         self.backends = BackendWorkers(send, listener)
-        # The generation of the host that has loaded a program, or tried to, and the program's key, `None` if loading
-        # it failed.
-        self._loaded_in_host: tuple[int, ProgramKey | None] = (0, None)
-        # Whether the host's program is one that an earlier session captured, which can only be run.
-        self._is_reused = False
+        self._host_program = _HostProgram(0, None)
+        # Whether an earlier session captured the host's graphs: the host can then run their code, but nothing else.
+        self._host_reuses_graphs = False
         self._saved = SavedPrograms(store)
-        # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
+        # Held by a compilation, so that the latest compilation pins its texts last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
         # For each program, an event that is set when the latest request to open it has ended.
         self._openings: dict[ProgramKey, asyncio.Event] = {}
@@ -128,7 +133,8 @@ class EngineSession:
         try:
             if frame.reopens and self.programs.latest(key) is None:
                 known_graph = await self._restore(key, job)
-            if (restored := self.programs.latest(key)) is None or not restored.is_restored:
+            latest = self.programs.latest(key)
+            if latest is None or not latest.is_restored:
                 self.compiler.worker.start()
             self.host_start.start_now()
             async with self.host.lock:
@@ -147,7 +153,7 @@ class EngineSession:
         """Adds the program that an earlier session has saved, unless a file has changed, and sends its graphs.
 
         Then waits, so that the client can draw the program before the workers start. Returns
-        `ProgramLoaded.known_graph` of the saved program, or b"".
+        `ProgramLoaded.known_graph` of the saved program; b"" if no program was added.
         """
         with self.host_start.postponed():
             saved = await self._saved.find(key)
@@ -178,11 +184,11 @@ class EngineSession:
         `saves` says whether to save the program on disk. The graph that `known_graph` describes is not captured again
         if the program still computes the same results.
         """
-        if self._loaded_in_host[0] == self.host.generation and self.host.is_ready:
+        if self._host_program.generation == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
-        self._loaded_in_host = (self.host.generation, None)
-        self._progress(job, "running the script", part="script")
+        self._host_program = _HostProgram(self.host.generation, None)
+        self._send_progress(job, "running the script", part="script")
         started_at = time.time()
         try:
             request = msgspec.structs.replace(key.load_request(), known_graph=known_graph)
@@ -190,7 +196,7 @@ class EngineSession:
         except JobFailed:
             self._replace_host()
             raise
-        self._loaded_in_host, self._is_reused = (self.host.generation, key), loaded.is_reused
+        self._host_program, self._host_reuses_graphs = _HostProgram(self.host.generation, key), loaded.is_reused
         self._store_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._pin_graph_texts(program)
@@ -199,18 +205,18 @@ class EngineSession:
         return program
 
     def _pin_graph_texts(self, program: OpenedProgram) -> None:
-        """Pins the texts of the first stage and of the code of each graph, instead of those of an earlier loading."""
+        """Pins the texts of each graph's first stage and code; unpins those of the program's previous loading."""
         names = [name for record in program.graphs for name in (record.fx.text, record.info.code)]
         self._store.pin(("fx", program.key), names)
 
     def _replace_host(self) -> None:
-        """Starts a new host, which is ready when the user has corrected the script."""
-        if self._loaded_in_host[0] == self.host.generation:
+        """Replaces the host that failed, so that a new one is ready when the user has corrected the script."""
+        if self._host_program.generation == self.host.generation:
             self.host.kill("new host for the next attempt")
 
     async def _wait_for_host(self, job: Job) -> None:
         if not self.host.is_ready:
-            self._progress(job, "importing torch", part="torch")
+            self._send_progress(job, "importing torch", part="torch")
         todo = "check that `python -c 'import torch'` works in this environment"
         await wait_for_start(self.host, Diagnostic("the process that runs scripts does not start", "the host", todo))
 
@@ -220,7 +226,7 @@ class EngineSession:
 
     def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
-            self._progress(job, note.activity, note.done, note.part)
+            self._send_progress(job, note.activity, note.done, note.part)
         elif isinstance(note, RunnerState):
             running_state: WorkerStatus = "stopped" if note.stopped else "busy"
             ended_state: WorkerStatus = "dead" if note.reason else "ready"
@@ -236,7 +242,7 @@ class EngineSession:
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
-        return await self._compile(await self._running_program(recipe), recipe, job, kind=kind)
+        return await self._compile(await self._program_for_host(recipe), recipe, job, kind=kind)
 
     async def _compile(
         self, program: OpenedProgram, recipe: Recipe, job: Job, resend: bool = False, kind: str = "main",
@@ -246,18 +252,18 @@ class EngineSession:
 
         Stages and progress are sent to `send`, by default the client; the stages of a cached result are sent only if
         `resend` is set. The texts are stored until the next compilation of that `kind`. Without `needs_stages`, the
-        result may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
+        result may have no stages. While the compiler worker compiles native code, `meanwhile` runs.
         """
         other_compiler = self.backends.compiler_of(recipe)
         needs_program = other_compiler is not None and other_compiler.needs_program
         if needs_program:
-            program = await self._running_program(recipe)
+            program = await self._program_for_host(recipe)
         program = await self._with_import(program, recipe, job)
         graph = program.graph_of(recipe)
         compilation_class = other_compiler.compilation if other_compiler is not None else CompilationRequest
         compilation = compilation_class(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
-            cached, is_from_disk = await self._known_result(program, graph, recipe, needs_stages)
+            cached, is_from_disk = await self._find_result(program, graph, recipe, needs_stages)
             resend |= is_from_disk and send is None  # the client has not seen these stages
             if cached is not None:
                 job.started = True
@@ -269,14 +275,9 @@ class EngineSession:
                 job.started = True
                 result = await self._compile_in_host(compilation, program, recipe, job)
             else:
-                async with self.compiler.worker.lock:
-                    job.started = True
-                    if graph.registrations:
-                        result = await self._compile_in_host(compilation, program, recipe, job)
-                    else:
-                        needs_stages |= other_compiler is not None
-                        compiling = self._compile_in_worker(compilation, program, recipe, job, needs_stages)
-                        result = await _run_alongside(compiling, meanwhile if other_compiler is None else None)
+                if other_compiler is not None:
+                    needs_stages, meanwhile = True, None
+                result = await self._compile_graph(compilation, program, recipe, job, needs_stages, meanwhile)
         if other_compiler is not None:
             result = await other_compiler.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
@@ -284,18 +285,30 @@ class EngineSession:
             self._saved.save_result(program, graph, recipe, result)
         return result
 
-    async def _known_result(
+    async def _compile_graph(
+        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, needs_stages: bool,
+        meanwhile: Callable[[], Awaitable[None]] | None,
+    ) -> CompileResult:  # fmt: skip
+        """Compiles in the compiler worker while `meanwhile` runs; in the host if the script has registrations."""
+        async with self.compiler.worker.lock:
+            job.started = True
+            if program.graph_of(recipe).registrations:
+                return await self._compile_in_host(compilation, program, recipe, job)
+            compiling = self._compile_in_worker(compilation, program, recipe, job, needs_stages)
+            return await _run_alongside(compiling, meanwhile)
+
+    async def _find_result(
         self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, needs_stages: bool
     ) -> tuple[CompileResult | None, bool]:
-        """Returns the result of an earlier compilation, or `None`, and whether it was read from disk.
+        """Returns the result of an earlier compilation, or `None`, and whether the result was read from disk.
 
-        Its texts are stored. With `needs_stages`, it has stages.
+        The store has the texts of the result. A result without stages is returned only without `needs_stages`.
         """
-        allowed_kinds = (True,) if needs_stages else (False, True)
-        for has_stages in allowed_kinds:
+        allowed = (True,) if needs_stages else (False, True)
+        for has_stages in allowed:
             if (result := self._cached_result(graph, recipe, has_stages)) is not None:
                 return result, False
-        for has_stages in allowed_kinds:
+        for has_stages in allowed:
             if (result := await self._saved.find_result(program, graph, recipe, has_stages)) is not None:
                 self._results.put(graph.key, recipe, result)
                 return result, True
@@ -307,7 +320,7 @@ class EngineSession:
         return result if result is not None and all(stage.text in self._store for stage in result.stages) else None
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
-        """Returns the program, with its graph also imported by the recipe's frontend if the recipe needs the import."""
+        """Returns the program. If the recipe's frontend needs an import, the program's graph has the import."""
         graph = program.graph_of(recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.entry_phase:
             return program
@@ -317,7 +330,7 @@ class EngineSession:
             async with self.host.lock:
                 job.started = True
                 await self._reload_in_host(program, recipe, job)
-                self._progress(job, f"importing by {recipe.frontend}")
+                self._send_progress(job, f"importing by {recipe.frontend}")
                 reply = await self._call_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
             imports[graph.key] = record_of(reply.graph, graph.registrations)
         return program.with_import(recipe.graph, imports[graph.key])
@@ -331,26 +344,26 @@ class EngineSession:
         def make_request(known_texts: tuple[str, ...]) -> Message:
             return CompileGraph(graph.key, recipe, known_texts, needs_stages)
 
-        return await compilation.result(make_request, self.compiler.worker.call)
+        return await compilation.compile(make_request, self.compiler.worker.call)
 
     async def _compile_in_host(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
-        """Compiles in a fork of the host, which has the program's inputs and what the script has registered."""
+        """Compiles in a fork of the host, which has the program's inputs and the script's registrations."""
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
 
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
 
-            return await compilation.result(lambda known_texts: CompileInHost(recipe.graph, recipe, known_texts), call)
+            return await compilation.compile(lambda known_texts: CompileInHost(recipe.graph, recipe, known_texts), call)
 
     async def explain_code(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""
         recipe = frame.recipe
         program = self.programs.opened(recipe)
         graph = program.graph_of(recipe)
-        self._progress(job, "collecting LLVM's remarks")
+        self._send_progress(job, "collecting LLVM's remarks")
         if graph.registrations:
             reply = await self.call_host_for(recipe, CollectRemarksInHost(recipe.graph, recipe), job, StopRunner())
         else:
@@ -367,10 +380,10 @@ class EngineSession:
         reused = len(result.stages)
         self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
 
-    async def _running_program(self, recipe: Recipe) -> OpenedProgram:
-        """Returns the opened program of `recipe`, for a request to the host. Raises like `Programs.opened`.
+    async def _program_for_host(self, recipe: Recipe) -> OpenedProgram:
+        """Returns the program of `recipe`, for a request to the host. Raises like `Programs.opened`.
 
-        If only the graphs of an earlier session are known so far, waits until the running script has been captured.
+        If the graphs come from an earlier session, first waits until the script has run again.
         """
         program = self.programs.opened(recipe)
         if program.is_restored and (has_ended := self._openings.get(program.key)) is not None:
@@ -380,10 +393,10 @@ class EngineSession:
     # ---- running ------------------------------------------------------------------------------------------------
 
     async def run(self, frame: Run, job: Job) -> None:
-        """Compiles a graph and runs it in a fork of the host, which compares it with eager; sends the report."""
+        """Compiles a graph, then runs its code in a fork of the host and compares the results with eager's."""
         recipe = frame.recipe
-        program = await self._running_program(recipe)
-        result = await self._compile(
+        program = await self._program_for_host(recipe)
+        compiled = await self._compile(
             program, recipe, job, kind="comparison" if frame.for_comparison else "main", needs_stages=frame.stages,
             meanwhile=lambda: self._prepare_run(program, frame),
         )  # fmt: skip
@@ -391,24 +404,24 @@ class EngineSession:
         async with self.host.lock:
             only_runs = recipe.runs_passes and not frame.runtimes
             await self._reload_in_host(program, recipe, job, only_runs)
-            self._progress(job, "running", part="run")
+            self._send_progress(job, "running", part="run")
             folder = self.values.new_folder() if frame.store_values else None
             request = Execute(
-                recipe.graph,
-                result.artifact,
-                frame.repeats,
-                recipe.threads,
-                result.nodes,
-                result.seconds,
-                frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
-                frame.inputs,
-                frame.values,
-                str(folder or ""),
-                native,
-                frame.equal_nan,
-                frame.runtimes,
-                frame.mark,
-                recipe.backend,
+                graph=recipe.graph,
+                artifact=compiled.artifact,
+                repeats=frame.repeats,
+                threads=recipe.threads,
+                nodes=compiled.nodes,
+                compile_seconds=compiled.seconds,
+                timeout=frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
+                inputs=frame.inputs,
+                values=frame.values,
+                values_folder=str(folder or ""),
+                native=native,
+                equal_nan=frame.equal_nan,
+                runtimes=frame.runtimes,
+                mark=frame.mark,
+                backend=recipe.backend,
             )
             try:
                 executed = await self._call_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
@@ -422,12 +435,12 @@ class EngineSession:
     async def _prepare_run(self, program: OpenedProgram, frame: Run) -> None:
         """Computes what the verdict of a run needs while the code is compiled.
 
-        Does nothing for a run that is compared with other results than eager's, because of its precisions or runtimes,
-        and in a host that must first load the program. An error is not reported: the run computes the same again.
+        Does nothing if precisions or runtimes give the run another reference than eager, or if the host must first load
+        the program. An error is not reported: the run computes the same again.
         """
         recipe = frame.recipe
         has_other_reference = recipe.precision != F32 or recipe.precisions or frame.runtimes
-        if has_other_reference or self._loaded_in_host != (self.host.generation, program.key):
+        if has_other_reference or self._host_program != (self.host.generation, program.key):
             return
         async with self.host.lock:
             request = PrepareRun(recipe.graph, recipe.threads, frame.timeout, frame.inputs)
@@ -435,7 +448,7 @@ class EngineSession:
                 await self.host.call(request, stop=StopRunner())
 
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
-        """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress only."""
+        """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress, no stages."""
 
         def send_progress(frame: Frame) -> None:
             if isinstance(frame, Progress):
@@ -450,12 +463,12 @@ class EngineSession:
     # ---- other requests about a program --------------------------------------------------------------------------
 
     async def call_host_for(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
-        """Returns the host's reply to a request about the program of `recipe`, which is loaded again if necessary.
+        """Returns the host's reply to a request about the program of `recipe`, after loading it again if necessary.
 
         Cancelling the job sends `stop`, if the request can be stopped; otherwise it kills the host.
         """
-        program = await self._running_program(recipe)
-        program.graph_of(recipe)
+        program = await self._program_for_host(recipe)
+        program.graph_of(recipe)  # raises if the graph is unknown
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
             return await self._call_host(request, _HOST_EXITED, job, stop)
@@ -479,10 +492,10 @@ class EngineSession:
     async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job, only_runs: bool = False) -> None:
         """Loads the program in the host unless the host has loaded it.
 
-        Unless `only_runs` says that the request only runs compiled code, the host must have captured the graph, not
-        reused that of an earlier session. Raises `JobFailed` if the graph of `recipe` has changed.
+        With `only_runs`, the request only runs compiled code: the host may have reused the graph of an earlier session.
+        Otherwise the host must have captured the graph. Raises `JobFailed` if the graph of `recipe` has changed.
         """
-        if self._loaded_in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
+        if self._host_program == (self.host.generation, program.key) and (only_runs or not self._host_reuses_graphs):
             self._check_same_graph(self.programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)
@@ -505,11 +518,11 @@ class EngineSession:
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _progress(self, job: Job, activity: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
+    def _send_progress(self, job: Job, activity: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
         self._send(Progress(job.request, activity, done, part))
 
 
-# How long the start of the workers waits, so that the client can draw a program of an earlier session.
+# The delay of the workers' start, in seconds, in which the client draws a program of an earlier session.
 _SHOW_SECONDS = 0.5
 # The export of a program to other runtimes, and the search for a node, take several times as long as a run.
 _RUNTIMES_TIME_FACTOR = 5

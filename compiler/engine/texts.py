@@ -66,7 +66,8 @@ if TYPE_CHECKING:
 DIFF_TIMEOUT, SEARCH_TIMEOUT = 60.0, 10.0
 # Maximum number of cached differences.
 _MAX_DIFFERENCES = 32
-# Two texts of this many characters together are compared in a few milliseconds: a process takes longer to start.
+# Two texts that together have at most this many characters are compared in a thread. The comparison takes a few
+# milliseconds, less than the start of a process.
 _MAX_CHARACTERS_IN_THREAD = 1 << 16
 
 
@@ -90,7 +91,7 @@ class DiffCache:
     def __init__(self) -> None:
         self._differences: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
 
-    async def of(self, names: tuple[str, str], request: DiffRequest) -> Difference:
+    async def find_or_compute(self, names: tuple[str, str], request: DiffRequest) -> Difference:
         """Returns the difference of the texts called `names`. Cancelling ends the process.
 
         Raises `DiffTooLong` if the comparison takes longer than `DIFF_TIMEOUT`.
@@ -174,7 +175,7 @@ class TextHandler:
     async def fetch_lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
         if not text.is_indexed and len(text.content) > _MAX_UNINDEXED_CHARACTERS:
-            await asyncio.to_thread(lambda: text.ends)
+            await asyncio.to_thread(lambda: text.ends)  # indexes the lines
         self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW_LINES)))
 
     async def find_main_line(self, frame: FindMainLine, job: Job) -> None:
@@ -204,7 +205,7 @@ class TextHandler:
         self._send(FoundEach(job.request, tuple(hits)))
 
     async def _batches(self, names: Sequence[str], job: Job) -> AsyncIterator[list[tuple[str, IndexedText]]]:
-        """Yields texts to search: those in memory together, those in files in batches that are read when needed.
+        """Yields names and texts in batches of about `_BATCH_CHARACTERS` from files; texts in memory do not count.
 
         Sends the progress after each batch but the last.
         """
@@ -255,7 +256,7 @@ class TextHandler:
         before, after = self._find(frame.before), self._find(frame.after)
         diff_request = DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
-            difference = await self._differences.of((frame.before, frame.after), diff_request)
+            difference = await self._differences.find_or_compute((frame.before, frame.after), diff_request)
         except DiffTooLong as error:
             todo = "compare stages with fewer passes between them"
             raise JobFailed(Diagnostic(str(error), "the comparison", todo)) from error
@@ -281,9 +282,9 @@ def excerpt_of(text: IndexedText, line: int) -> str:
 
 
 def _representing_line(text: IndexedText, nodes: Sequence[str]) -> int:
-    """Returns the line that represents the first of `nodes` for which it is not a boundary of a function or module.
+    """Returns the line of the first of `nodes` whose line is not a boundary of a function or module.
 
-    If there is no such node, returns the boundary line of the first node, or -1 if no line comes from that node.
+    If all lines are boundaries, returns the line of the first node, or -1 if no line comes from that node.
     """
     first_node_line = -1
     for index, node in enumerate(nodes):
@@ -296,7 +297,7 @@ def _representing_line(text: IndexedText, nodes: Sequence[str]) -> int:
 
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
-    """Returns the answer with `count` lines of a text from `start`, with the nodes that they come from."""
+    """Returns the answer with `count` lines of a text from line `start`, and the nodes that these lines come from."""
     window = text.window(start, count)
     origins = (window.nodes, window.names, window.derived)
     return Lines(job.request, name, window.start, window.lines, text.line_count, *origins, window.machine)
@@ -319,7 +320,7 @@ async def _search_contents(contents: list[str], frame: Search | SearchEach) -> l
 def _add_excerpts(
     stored_texts: list[tuple[str, IndexedText]], matches: list[SearchHits], count: int
 ) -> tuple[Hits, ...]:
-    """Returns the texts with matches, with the first `count` matching lines of each."""
+    """Returns the hits in each text that has matches, with excerpts of the first `count` matching lines."""
     hits = []
     for (name, text), (lines, more) in zip(stored_texts, matches, strict=True):
         excerpts = tuple(excerpt_of(text, line) for line in lines[:count])

@@ -25,13 +25,13 @@ from buddy.compiler.support.timing import main_thread_wait_seconds
 _MAX_FALSE_STARTS = 3
 # The time in seconds in which a process has to reply to a request to stop.
 _STOP_SECONDS = 3.0
-# The time in seconds after which `replace_if_unstarted` replaces a process that has not started; a start takes a few
-# seconds. Time in which the process waits for a core does not count, because its replacement would wait as long.
+# `replace_if_unstarted` replaces a process that has not started after this time in seconds; a start takes a few
+# seconds. Time in which the process waits for a core does not count: its replacement would wait as long.
 START_SECONDS = 10.0
 _POLL_SECONDS = 0.005
 
 log = logging.getLogger("buddy.engine")
-# Handles a note, a message that a worker sends before its reply.
+# Handles a note: a message that a worker sends before its reply.
 Handler = Callable[[Message], None]
 
 
@@ -53,9 +53,10 @@ class WorkerRequestError(BuddyError):
 
 @dataclass(frozen=True)
 class WorkerListener:
-    """Called with the workers' states (`on_state`) and with worker, stream and bytes of their output (`on_output`).
+    """The functions that workers call.
 
-    While `congested` returns true, output is not read.
+    `on_state` gets the new state of a worker. `on_output` gets the name of a worker, the name of its stream, and the
+    bytes that it has written there. While `congested` returns true, output is not read.
     """
 
     on_state: Callable[[WorkerState], None]
@@ -64,10 +65,11 @@ class WorkerListener:
 
 
 class EngineWorker:
-    """Starts the process of `function`, restarts it when it exits, and calls it.
+    """Starts a process that runs `function`, restarts it when it exits, and calls it.
 
-    `generation` is the number of processes started so far; data that was sent to one process must be sent again to the
-    next. A caller that makes several calls to the same process holds `lock`.
+    `function` is "module:name", and `replies` the union of all messages that the process sends. `generation` is the
+    number of processes started so far; data that was sent to one process must be sent again to the next. A caller that
+    makes several calls to the same process holds `lock`.
     """
 
     def __init__(self, name: str, function: str, replies: Any, listener: WorkerListener) -> None:
@@ -78,7 +80,7 @@ class EngineWorker:
         self._function, self._decoder = function, FrameDecoder(replies)
         self._listener = listener
         self._process: WorkerProcess | None = None
-        # Done when the present process can be called, or has exited before.
+        # Done when the current process can be called, or has exited before it could be called.
         self._ready: asyncio.Future[None] | None = None
         # The reply to the running call, and the function that handles its notes; `None` without a call.
         self._reply: asyncio.Future[Reply] | None = None
@@ -116,18 +118,18 @@ class EngineWorker:
         self._kill(reason)
 
     def _kill(self, reason: str) -> None:
-        """Kills the process, which has misbehaved unless `kill` calls this; `reason` describes its exit."""
+        """Kills the process; `reason` describes its exit. Called directly if the process has misbehaved."""
         if self._process is not None:
             self._kill_reason = reason
             self._process.kill()
 
     def replace_if_unstarted(self) -> None:
         """Replaces a process that has not started within `START_SECONDS`, or that a signal stopped while it started."""
-        if not self.is_ready and (self.state.state == "stopped" or self._seconds_to_start() > START_SECONDS):
+        if not self.is_ready and (self.state.state == "stopped" or self._starting_seconds() > START_SECONDS):
             self.kill("it did not start in time")
 
-    def _seconds_to_start(self) -> float:
-        """Returns the time since the process was created, without that in which it waited for a core."""
+    def _starting_seconds(self) -> float:
+        """Returns the time since the process was created, less the time in which it waited for a core."""
         pid = self._process.pid if self._process is not None else 0
         return time.monotonic() - self._start_time - main_thread_wait_seconds(pid)
 
@@ -149,7 +151,7 @@ class EngineWorker:
     def is_ready(self) -> bool:
         return self._ready is not None and self._ready.done() and self._process is not None
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Waits until the process can be called. Raises `WorkerDied` if several processes in sequence fail to start."""
         for attempt in range(1, _MAX_FALSE_STARTS + 1):
             self.start()
@@ -168,7 +170,7 @@ class EngineWorker:
         If the call is cancelled, `stop` is sent, and the process is killed unless it replies within a few seconds.
         Raises `WorkerDied` if the process exits, and `WorkerRequestError` if the reply is `FailureReply`.
         """
-        await self.ready()
+        await self.wait_until_ready()
         assert self._process is not None
         self._reply, self._handler = _new_future(), handler
         if self.state.state != "stopped":
@@ -239,6 +241,7 @@ class EngineWorker:
             self._reply.set_result(message)
 
     def _report_stop(self, stopped: bool) -> None:
+        """Reports that a signal has stopped or continued the process."""
         if stopped:
             self._set_state("stopped", "suspended by a signal; continue the process, or cancel to start a new one")
         elif self.is_ready:
@@ -247,6 +250,7 @@ class EngineWorker:
             self._set_state("starting", "continued")
 
     def _handle_exit(self, how: str) -> None:
+        """Fails the waiting calls, and starts the next process unless several have failed to start."""
         assert self._process is not None
         tail, self._process = self._process.tail, None
         had_started = self._ready is not None and self._ready.done()
@@ -264,7 +268,7 @@ class EngineWorker:
             self._false_starts = 0
 
     def _end_kind(self, had_started: bool) -> WorkerEnd:
-        """Returns why or when the process exited: when asked to, in a request, without one, or while it started."""
+        """Returns the cause or time of the exit: "asked" (by `kill`), in a "request", "idle", or during the "start"."""
         if self._kill_requested:
             return "asked"
         if self._reply is not None and not self._reply.done():
@@ -285,7 +289,7 @@ def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagno
 async def wait_for_start(worker: EngineWorker, failure: Diagnostic) -> None:
     """Waits until `worker` can be called. Raises `JobFailed` with `failure`, and how the process exited."""
     try:
-        await worker.ready()
+        await worker.wait_until_ready()
     except WorkerDied as died:
         raise JobFailed(_death_diagnostic(died, failure)) from died
 
@@ -324,14 +328,14 @@ def _new_future() -> asyncio.Future[Any]:
 
 
 # The delay of the host's start, in seconds, in which the client may connect and ask to open a program.
-_START_SECONDS = 0.3
+_DELAY_SECONDS = 0.3
 
 
 class HostStart:
     """Starts the host, at once or after a delay.
 
-    The start waits while the client draws a program of an earlier session. The compiler worker starts with the first
-    request that needs it or that opens a new program: the results of an earlier session need no compiler.
+    The start waits while the client draws a program of an earlier session. The compiler worker is started elsewhere: by
+    the first request that needs it or opens a new program. The results of an earlier session need no compiler.
     """
 
     def __init__(self, start_host: Callable[[], None]) -> None:
@@ -341,8 +345,8 @@ class HostStart:
         self._may_start.set()
 
     def schedule(self) -> None:
-        """Starts the host after `_START_SECONDS`, so that it is ready when the client needs it."""
-        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.start_now)
+        """Starts the host after `_DELAY_SECONDS`, so that it is ready when the client needs it."""
+        self._timer = asyncio.get_running_loop().call_later(_DELAY_SECONDS, self.start_now)
 
     def start_now(self) -> None:
         """Starts the host, unless it runs."""
@@ -351,7 +355,7 @@ class HostStart:
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """Cancels a scheduled start; while active, `wait_until_allowed` waits."""
+        """Cancels a scheduled start. `wait_until_allowed` waits until the `with` block ends."""
         self._stop_timer()
         self._may_start.clear()
         try:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from buddy.compiler.protocol.errors import BuddyError
 
 if TYPE_CHECKING:
-    # `ir.pyi` and `dialects.pyi` say what the project uses of them.
+    # `ir.pyi` and `dialects.pyi` declare the parts of the bindings that the project uses.
     from buddy.compiler.mlir import dialects
     from buddy.compiler.mlir import ir as ir
 
@@ -114,8 +114,8 @@ def __getattr__(name: str) -> ModuleType:
 def version() -> str:
     """Returns the version of the package of the bindings; "local" and a hash if it is not an installed package.
 
-    Caches on disk include it in their keys, so the hash changes with each new build. Loads the bindings only if
-    they are not an installed package and their libraries are not in its folder `_mlir_libs`.
+    The version is a part of the keys of disk caches, so the hash changes with each new build. Loads the bindings only
+    if they are not an installed package and have no folder `_mlir_libs`.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         installed = metadata.distribution(PACKAGE.replace("_", "-"))
@@ -210,6 +210,7 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, name: str) -> None:
         self._prefix = f"{name}."
+        # The specs of modules that Python is loading under the alias, by the module's id.
         self._specs: dict[int, Any] = {}
 
     def find_spec(

@@ -30,7 +30,10 @@ class ToolError(BuddyError):
 
 @dataclass(frozen=True)
 class MlirTool:
-    """An executable with the interface of `mlir-opt`: its full path and its state on disk."""
+    """An executable with the interface of `mlir-opt`.
+
+    `path` is absolute; `state` is the file's size in bytes and its modification time in nanoseconds.
+    """
 
     path: str
     state: tuple[int, int] = (0, 0)

@@ -55,7 +55,7 @@ def print_with_locations(operation: ir.Operation, locations: LocationSets) -> Pr
 
 
 def _has_unlocated_ops(located: str) -> bool:
-    """True if ops or arguments of a printed module have no node; the module op itself does not count."""
+    """Returns whether ops or arguments of a printed module have no node; the module op itself does not count."""
     if "loc(unknown)" in located:
         return True
     names = (line.partition(" ")[0] for line in _alias_lines(located) if line.endswith(_NO_NODE))
@@ -65,7 +65,7 @@ def _has_unlocated_ops(located: str) -> bool:
 
 
 def _alias_lines(located: str) -> Iterator[str]:
-    """Returns the lines that define location aliases; they are before and after the module."""
+    """Returns the lines that define aliases of locations, which are before and after the module."""
     return (line for line in located.splitlines() if line.startswith("#loc"))
 
 
@@ -74,30 +74,34 @@ def print_mlir(located: str, locations: LocationSets) -> StageText:
     lines = located.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
-    sets: list[int] = []
-    ops: list[int] = []
+    # The numbers of the location sets of all lines so far, and of all ops.
+    line_sets: list[int] = []
+    op_sets: list[int] = []
+    # The numbers of the lines that open the present regions.
     open_regions: list[int] = []
     for line in lines:
         if line.startswith(_DEBUG_ALIASES):
             continue
         text, body = _split_locations(line)
-        number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
-        # The last line of each op ends with its location. The one that starts with a brace ends the module.
+        number = 0
+        if body:
+            number = aliases[body] if body in aliases else locations.number_in(body)
+        # The last line of each op ends with its location. A line that starts with a brace ends the module.
         if line.endswith(")") and body and not text.startswith("}"):
-            ops.append(number)
+            op_sets.append(number)
         if text.lstrip().startswith("}") and open_regions:
-            # The location of an op with a region is printed after the region. The op's first line gets its set too, or
-            # its first two lines if the region's arguments are on a separate line.
+            # The location of an op with a region is printed after the region. The op's first line gets the set too; its
+            # first two lines do if the region's arguments are on a separate line.
             opened = open_regions.pop()
             first_line = opened - content[opened].lstrip().startswith("(%")
             for line_index in range(first_line, opened + 1):
-                sets[line_index] = sets[line_index] or number
+                line_sets[line_index] = line_sets[line_index] or number
         if text.endswith("{"):
             open_regions.append(len(content))
             number = 0
         content.append(text)
-        sets.append(number)
-    return stage_text(content, sets, locations, Counter(ops))
+        line_sets.append(number)
+    return stage_text(content, line_sets, locations, Counter(op_sets))
 
 
 def stage_text(
@@ -108,12 +112,17 @@ def stage_text(
 
     `weights` maps each set to its number of ops or bytes, and `machine` has the machine code of each line.
     """
-    origins = Counter(dict.fromkeys(("direct", "derived", "none"), 0))
+    direct = derived = none = 0
     for number, weight in weights.items():
-        origins["none" if not number else "direct" if locations.is_direct(number) else "derived"] += weight
+        if not number:
+            none += weight
+        elif locations.is_direct(number):
+            direct += weight
+        else:
+            derived += weight
     return StageText(
         "\n".join([*lines, ""]), tuple(numbers), tuple(locations.sets), dict(locations.derived),
-        Origins(origins["direct"], origins["derived"], origins["none"]), tuple(machine),
+        Origins(direct, derived, none), tuple(machine),
     )  # fmt: skip
 
 
@@ -130,7 +139,7 @@ def _split_locations(line: str) -> tuple[str, str]:
 
 
 def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
-    """Returns the set of each `#locN`, with references between them resolved."""
+    """Returns the number of the location set of each alias `#locN`; an alias may refer to other aliases."""
     bodies = {}
     for line in lines:
         match = _ALIAS.match(line)
@@ -154,36 +163,39 @@ def print_llvm(
 ) -> StageText:
     """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line.
 
-    Line `n` of a debug location stands for set number `n`. With `line_sets`, it stands for the set `line_sets[n - 1]`,
-    and each function has the set `function_set`, because the debug location of a function then has no line.
+    Line `n` of a debug location stands for set number `n`. With `line_sets`, the line stands for the set
+    `line_sets[n - 1]`, and each function has the set `function_set`: the debug location of a function then has no line.
     """
     lines = text.splitlines()
-    numbers = {m.group(1): int(m.group(2)) for m in map(_DILOCATION.match, lines) if m}
-    functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
+    # The lines of debug locations, which are set numbers, by the names of metadata of instructions and functions.
+    instruction_sets = {match[1]: int(match[2]) for match in map(_DILOCATION.match, lines) if match}
+    function_sets = {match[1]: int(match[2]) for match in map(_SUBPROGRAM.match, lines) if match}
     if line_sets is not None:
-        numbers = {name: line_sets[n - 1] if 0 < n <= len(line_sets) else 0 for name, n in numbers.items()}
-        functions = dict.fromkeys(functions, function_set)
-    content, sets, instructions, current_set = [], [], [], 0
+        instruction_sets = {
+            name: line_sets[line - 1] if 0 < line <= len(line_sets) else 0 for name, line in instruction_sets.items()
+        }
+        function_sets = dict.fromkeys(function_sets, function_set)
+    content, set_numbers, weighted_sets, current_set = [], [], [], 0
     for line in lines:
         if _METADATA.match(line):
             continue
         debug_location = _DEBUG_LOCATION.search(line)
         if line.startswith("define"):
-            current_set = functions.get(debug_location.group(1), 0) if debug_location else 0
+            current_set = function_sets.get(debug_location[1], 0) if debug_location else 0
             number = current_set
         else:
-            number = numbers.get(debug_location.group(1), 0) if debug_location else 0
+            number = instruction_sets.get(debug_location[1], 0) if debug_location else 0
         number = number if number < len(locations.sets) else 0
         if line.startswith("  "):
             # An instruction without a location comes from all nodes of the function.
             number = number or current_set
-            instructions.append(number)
+            weighted_sets.append(number)
         content.append(_DEBUG_LOCATION.sub("", line))
-        sets.append(number)
+        set_numbers.append(number)
     while content and not content[-1]:
         content.pop()
-        sets.pop()
-    return stage_text(content, sets, locations, Counter(instructions))
+        set_numbers.pop()
+    return stage_text(content, set_numbers, locations, Counter(weighted_sets))
 
 
 # The name of the op that a line defines, after its results; in the generic form it is in quotes.
@@ -207,7 +219,7 @@ def to_llvm_ir(operation: ir.Operation) -> str:
 
 @lru_cache(maxsize=1)
 def leak_free_translation() -> Callable[[ir.Operation], str] | None:
-    """Returns a translation that frees its text, or `None` if the bindings' library does not export the functions."""
+    """Returns a function that translates and frees MLIR's text; `None` if the bindings do not export what it calls."""
     llvm.translate_module_to_llvmir  # noqa: B018 - loads the module of bindings that is looked up below
     module = sys.modules.get(f"{PACKAGE}._mlir_libs._mlirDialectsLLVM")
     try:

@@ -29,6 +29,7 @@ class LocationSets:
     def __init__(self) -> None:
         self.sets: list[tuple[str, ...]] = [()]
         self.derived: dict[int, tuple[str, ...]] = {}
+        # The number of each set, by its direct and its derived names.
         self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {((), ()): 0}
         # Keyed by location attribute: printing a location takes five times as long as this look-up.
         self._numbers_by_location: dict[Any, int] = {}
@@ -45,12 +46,13 @@ class LocationSets:
     def intern(self, names: Iterable[str], derived: Iterable[str] = ()) -> int:
         """Returns the number of the set of `names` and `derived`, in any order; a name in both is not derived."""
         direct = set(names)
-        key = tuple(sorted(direct)), tuple(sorted(set(derived) - direct))
+        direct_names, derived_names = tuple(sorted(direct)), tuple(sorted(set(derived) - direct))
+        key = direct_names, derived_names
         if key not in self._numbers:
             number = self._numbers[key] = len(self.sets)
-            self.sets.append(key[0] + key[1])
-            if key[1]:
-                self.derived[number] = key[1]
+            self.sets.append(direct_names + derived_names)
+            if derived_names:
+                self.derived[number] = derived_names
         return self._numbers[key]
 
     def location(self, names: Iterable[str], derived: Iterable[str] = ()) -> ir.Location:
@@ -69,7 +71,7 @@ class LocationSets:
         return self.unite(map(int, _NUMBER.findall(text)))
 
     def is_direct(self, number: int) -> bool:
-        """True if some node of set `number` is direct."""
+        """Returns whether some node of set `number` is direct."""
         return len(self.sets[number]) > len(self.derived.get(number, ()))
 
     def as_derived(self, number: int) -> int:
@@ -136,7 +138,7 @@ class LocationSets:
         return len(unlocated)
 
     def _neighbours(self, op: ir.Operation, references: dict[str, set[int]]) -> Iterator[set[int]]:
-        """Yields the numbers of sets from which that of `op` may be derived: one group per kind, the nearest first."""
+        """Yields groups of sets (numbers) from which the set of `op` may be derived, the nearest neighbours first."""
         yield self._sets_of(use.owner.operation for result in op.results for use in result.uses)
         yield self._sets_of(value.owner for value in op.operands if isinstance(value, ir.OpResult))
         yield references.get(_symbol(op), set())
@@ -149,7 +151,7 @@ class LocationSets:
         return {number for op in ops if (number := self.number_of(op.location))}
 
     def _referring_sets(self, root: ir.Operation) -> dict[str, set[int]]:
-        """Returns for each symbol the sets of the ops that refer to it."""
+        """Returns for each symbol the numbers of the sets of the ops that refer to the symbol."""
         sets_by_symbol: defaultdict[str, set[int]] = defaultdict(set)
 
         def visit(op: ir.Operation) -> ir.WalkResult:

@@ -42,7 +42,7 @@ def find_ops(root: ir.Operation, *names: str) -> list[ir.Operation]:
 def enclosing_entry_block(op: ir.Operation) -> tuple[ir.Block, bool] | None:
     """Returns the entry block of the function around `op`, and whether `op` is inside a parallel loop.
 
-    Returns `None` if no `func.func` encloses it, such as after `convert-func-to-llvm`.
+    Returns `None` if no `func.func` encloses the op, such as after `convert-func-to-llvm`.
     """
     parent, is_parallel = op.parent, False
     while parent is not None and parent.operation.name != "func.func":
@@ -81,7 +81,7 @@ def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
 
 
 def callees_first(functions: Mapping[str, ir.Operation]) -> list[str]:
-    """Returns the names in `functions`, each after those of its callees.
+    """Returns the names in `functions`, each after the names of its callees.
 
     Functions that call each other, such as those of `async-parallel-for`, are in any order.
     """
@@ -113,19 +113,24 @@ def unique_symbol(module: ir.Operation, base: str) -> str:
 def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[ir.Value]:
     """Clones the ops of `block` at the insertion point; returns the values that its terminator would yield.
 
-    `replacements` maps values to their replacements, such as the block's arguments; the clones' results are added to
-    it.
+    `replacements` maps values, such as the block's arguments, to their replacements. The clones' results are added.
     """
     *body, terminator = block.operations
     for op in body:
         clone = op.operation.clone()
+        _replace_operands(clone.operation, replacements)
         # Ops in nested regions, such as loop bodies, may use the values too.
-        for nested in (clone.operation, *(nested_ops(clone) if len(clone.operation.regions) else ())):
-            for i, operand in enumerate(nested.operands):
-                if operand in replacements:
-                    nested.operands[i] = replacements[operand]
+        for nested in nested_ops(clone) if len(clone.operation.regions) else ():
+            _replace_operands(nested, replacements)
         replacements |= dict(zip(op.operation.results, clone.operation.results, strict=True))
     return [replacements.get(value, value) for value in terminator.operands]
+
+
+def _replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Replaces the operands of an op, but not those of ops in its regions."""
+    for i, operand in enumerate(op.operands):
+        if operand in replacements:
+            op.operands[i] = replacements[operand]
 
 
 # ---- attributes of this compiler, and buffers ------------------------------------------------------------------------
@@ -171,7 +176,7 @@ def bytes_of(type_: ir.Type) -> int:
 
 
 def has_identity_layout(type_: ir.Type) -> bool:
-    """True if the elements of a memref type are contiguous and in row-major order."""
+    """Returns whether the elements of a memref type are contiguous and in row-major order."""
     memref = ir.MemRefType(type_)
     identity = ir.AffineMap.get_identity(len(memref.shape), context=type_.context)
     return bool(memref.layout == ir.AffineMapAttr.get(identity))
@@ -183,7 +188,7 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
 
 
 def constant_of(value: ir.Value) -> ir.Attribute | None:
-    """Returns the attribute of the `arith.constant` that computes `value`; `None` if another op does."""
+    """Returns the attribute of the `arith.constant` that computes `value`; `None` if `value` is no such constant."""
     op = defining_op(value)
     return op.attributes["value"] if op is not None and op.name == "arith.constant" else None
 
@@ -206,7 +211,7 @@ def accessing_ops(value: ir.Value) -> Iterator[ir.Operation]:
 
 
 def is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
-    """True if `op` is in a region of `outer`, at any depth."""
+    """Returns whether `op` is in a region of `outer`, at any depth."""
     parent = op.parent
     while parent is not None and parent.operation != outer:
         parent = parent.operation.parent
@@ -214,27 +219,27 @@ def is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
 
 
 def aliases_operand(user: ir.Operation) -> bool:
-    """True if `user` makes an alias of a buffer operand: it returns it, yields it to a loop, or selects it."""
+    """Returns whether `user` makes an alias of a buffer operand, by returning, yielding or selecting the operand."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):
         return True
     return any(isinstance(result.type, ir.MemRefType) for result in user.results)
 
 
 def surely_disjoint(left: ir.Value, right: ir.Value) -> bool:
-    """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
+    """Returns whether two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
     left_root, right_root = root_of(left), root_of(right)
     return bool(left_root != right_root and (is_unaliased(left_root) or is_unaliased(right_root)))
 
 
 def is_unaliased(root: ir.Value) -> bool:
-    """True if only views of `root` overlap it: an allocation, or an out-parameter."""
+    """Returns whether only its views overlap the buffer `root`: true for an allocation and for an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")
     return isinstance(root, ir.BlockArgument) and OUT_PARAMETER in _attributes_of_argument(root)
 
 
 def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
-    """Returns the attributes of an argument of a function; an empty collection if it has none, or is of another op."""
+    """Returns the attributes of a function's argument; () without attributes, and for the argument of another op."""
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
@@ -244,7 +249,10 @@ def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
 
 
 def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
-    """Returns the zero `linalg.fill` of `buffer` in the block of `op`, if no op between them accesses the buffer."""
+    """Returns the `linalg.fill` that zeroes `buffer` before `op`, in the same block.
+
+    Returns `None` if there is no such op, or if an op between the two accesses the buffer.
+    """
     preceding = list(_preceding_ops(op))
     for candidate in reversed(preceding):
         if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:
@@ -263,7 +271,7 @@ def _preceding_ops(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _may_access(op: ir.Operation, buffer: ir.Value) -> bool:
-    """True unless `op` surely accesses no element of `buffer`. Ops with regions, except linalg's, count as accesses."""
+    """Returns whether `op` may access elements of `buffer`; ops with regions, except linalg's, count as accesses."""
     if op.name in NON_ACCESSING_OPS or op.name.startswith(("arith.", "math.")):
         return False
     if len(op.regions) and not op.name.startswith("linalg."):
@@ -312,11 +320,11 @@ class WriteEffects:
             if op.operation.name in ("func.func", "llvm.func")
         }
         self._argument_may_be_written: dict[tuple[str, int], bool] = {}
-        # The arguments that the present query has reached, without a write so far.
+        # The arguments that the running search has reached, without a write so far.
         self._reached: set[tuple[str, int]] = set()
 
     def may_write(self, value: ir.Value, inside: ir.Operation | None = None) -> bool:
-        """True if users of `value`, or only those in the regions of `inside`, may write to its memory."""
+        """Returns whether users of `value` may write to its memory; with `inside`, only users in its regions count."""
         return any(self._use_may_write(use, inside) for use in value.uses)
 
     def _use_may_write(self, use: ir.OpOperand, inside: ir.Operation | None) -> bool:
@@ -356,11 +364,11 @@ class WriteEffects:
         return self._search_writes(function, (name, operand_index))
 
     def _search_writes(self, function: ir.Operation, argument: tuple[str, int]) -> bool:
-        """True if `function`, or a function that it calls, may write to `argument`: the function's name and an index.
+        """Returns whether `function`, or a function that it calls, may write to an argument.
 
-        An argument that the search has reached before is not searched again, so that recursion ends. So a negative
-        result inside of the search may be preliminary, when functions call each other. The negative results are cached
-        together when the outermost search ends without a write; a positive one is cached at once.
+        `argument` is the name of `function` and the index of the argument. The search visits no argument twice, so that
+        recursion ends. A negative result inside the search is therefore preliminary if functions call each other. So
+        positive results are cached at once, but negative ones only when the outermost search finds no write.
         """
         if argument in self._argument_may_be_written:
             return self._argument_may_be_written[argument]
@@ -368,7 +376,7 @@ class WriteEffects:
             return False
         is_first = not self._reached
         self._reached.add(argument)
-        index, values = argument[1], function.regions[0].blocks[0].arguments
+        (_, index), values = argument, function.regions[0].blocks[0].arguments
         may_be_written = index >= len(values) or self.may_write(values[index])
         if may_be_written:
             self._argument_may_be_written[argument] = True
@@ -380,6 +388,6 @@ class WriteEffects:
 
 
 def _declares_readonly(function: ir.Operation, index: int) -> bool:
-    """True if an external function declares that it only reads argument number `index`."""
+    """Returns whether an external function declares that it only reads argument number `index`."""
     argument_attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else ()
     return index < len(argument_attributes) and "llvm.readonly" in ir.DictAttr(argument_attributes[index])

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
 
-# The environment variable that disables the library, with the value "none".
+# The environment variable whose value "none" disables the library.
 ENVIRONMENT_VARIABLE = "BUDDY_BLAS"
 
 # The letters of the element types in BLAS names, as in `sgemm`.
@@ -92,13 +92,7 @@ def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
     A symbol that the library does not have is left out; the linker then reports it. Sets the library's number of
     threads per product to `threads`.
     """
-    # An object file has the names of the symbols that it calls as plain bytes in its string table.
-    called = [
-        (element, bits)
-        for element in _TYPE_LETTERS
-        for bits in (32, 64)
-        if any(gemm_symbol(element, bits).encode() in image for image in objects)
-    ]
+    called = [(element, bits) for element in _TYPE_LETTERS for bits in (32, 64) if _is_called(element, bits, objects)]
     blas = find_blas() if called else None
     if blas is None:
         return {}
@@ -110,6 +104,13 @@ def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
         for element, bits in called
         if bits == blas.index_bits
     }
+
+
+def _is_called(element: str, index_bits: int, objects: Sequence[bytes]) -> bool:
+    """Returns whether one of `objects` calls the symbol of `gemm_symbol`."""
+    # An object file has the names of the symbols that it calls as plain bytes in its string table.
+    symbol = gemm_symbol(element, index_bits).encode()
+    return any(symbol in object_file for object_file in objects)
 
 
 def _function_address(library: ctypes.CDLL, name: str) -> int:

@@ -11,7 +11,7 @@ Verdict = Literal["good", "bad", "neither"]
 
 
 def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Returns a 1-minimal failing subset of `items`, which fail together: it does not fail without any one item."""
+    """Returns a 1-minimal failing subset of the failing `items`: without any one of its items, it does not fail."""
     return smallest_failing_by(items, lambda subsets: next((subset for subset in subsets if fails(subset)), None))
 
 
@@ -54,7 +54,7 @@ def _without(items: list[Item], chunk: list[Item]) -> list[Item]:
 
 
 def turning_point(count: int, verdict: Callable[[int], Verdict]) -> tuple[int, int]:
-    """Returns where the prefixes of `count` items turn from good to bad: numbers `low` and `high` of items.
+    """Returns where the prefixes of `count` items turn from good to bad: the lengths `low` and `high` of two prefixes.
 
     `verdict(n)` is the verdict on the first `n` items; `verdict(0)` must be good and `verdict(count)` bad. In the
     result, `verdict(low)` is good, `verdict(high)` is bad, and `verdict(n)` is neither for all `n` between them.

@@ -47,7 +47,7 @@ def _distrust_reason(path: Path, status: os.stat_result) -> str:
 
 
 def find_problem() -> str:
-    """Returns the reason why nothing can be cached, "" if the caches work."""
+    """Returns the reason why nothing can be cached; "" if the caches work."""
     key_path = folder() / KEY_FILE
     for path in (folder(), key_path, *(folder() / cache.name for cache in CACHES)):
         try:
@@ -56,11 +56,11 @@ def find_problem() -> str:
             continue
         except OSError as error:
             return f"{path}: {error.strerror}"
-        is_right_type, right_type = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
-        type_problem = "" if is_right_type(status.st_mode) else f"{path} is not a {right_type}"
-        reason = _distrust_reason(path, status) or type_problem
-        if reason:
+        if reason := _distrust_reason(path, status):
             return reason
+        type_name, has_type = ("file", stat.S_ISREG) if path == key_path else ("folder", stat.S_ISDIR)
+        if not has_type(status.st_mode):
+            return f"{path} is not a {type_name}"
     nearest_folder = next(path for path in (folder(), *folder().absolute().parents) if os.path.exists(path))
     return "" if os.access(nearest_folder, os.W_OK | os.X_OK) else f"{nearest_folder} is not writable"
 
@@ -90,7 +90,7 @@ class DiskCache:
             self.store(key, data)
 
     def store(self, key: str, data: bytes) -> None:
-        """Stores `data`. Raises `OSError` if that is impossible."""
+        """Stores `data` under `key`. Raises `OSError` if the file cannot be written."""
         path = self._path(key)
         for parent in (folder(), path.parent):
             _make_private(parent)
@@ -163,7 +163,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file atomically. Raises `OSError`."""
+    """Writes a file that other processes see complete or not at all. Raises `OSError`."""
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with open(handle, "wb") as file:

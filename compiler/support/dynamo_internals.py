@@ -68,9 +68,9 @@ PRIVATE_PARTS = (
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
-    """Returns TorchDynamo's backend that traces graphs of ATen ops with these options, imported at the first use.
+    """Returns TorchDynamo's backend that traces graphs of ATen ops, with `options`.
 
-    The import takes long, and a program whose graphs are known does not need it.
+    Imports the backend at the first use: the import takes long, and a program whose graphs are known needs no backend.
     """
     from torch._dynamo.backends import common
 

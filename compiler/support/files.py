@@ -36,7 +36,7 @@ def ensure_temporary_folder() -> None:
 def scratch_folder(kind: str, parent: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """Returns an empty folder, whose name contains `kind`, a word, and the id of this process; `cleanup` removes it.
 
-    It is in the folder `parent`, or in the system's temporary folder. First removes the scratch folders of this kind
+    The folder is in `parent`, by default the system's temporary folder. First removes the scratch folders of this kind
     that killed processes of the user have left there.
     """
     parent = parent or Path(tempfile.gettempdir())

@@ -37,7 +37,7 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 """
 
 # The instruction on tiles of AMX adds the products of 16 rows of 32 elements and 16 columns to four tiles of sums, as
-# kernels do. It is undefined if two of its tiles are the same (Intel's Software Developer's Manual, TDPBF16PS).
+# kernels do. It is undefined for two equal tiles (Intel's Software Developer's Manual, TDPBF16PS).
 _TILE_CALL = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %y)"
 _TILE_DECLARATIONS = """
 declare x86_amx @llvm.x86.tdpbf16ps.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
@@ -60,7 +60,7 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     path, model = disk_cache.folder() / _FILE, _processor_model()
     names = (*instructions, "vfmadd")
     # Machines with different processors may share the folder.
-    stored = _stored_rates(path)
+    stored = _load_rates(path)
     if set(names) <= stored.get(model, {}).keys():
         return {name: stored[model][name] for name in names}
     rates = _measure_rates(names)
@@ -68,8 +68,8 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     return rates
 
 
-def _stored_rates(path: Path) -> dict[str, dict[str, float]]:
-    """Returns the rates by processor and instruction that a file has; none if it cannot be read."""
+def _load_rates(path: Path) -> dict[str, dict[str, float]]:
+    """Returns the rates in a file, by processor and instruction; {} if the file cannot be read."""
     try:
         return {
             model: {name: float(rate) for name, rate in rates.items()}

@@ -150,9 +150,10 @@ def new_name(fullname: str) -> str:
 
 
 class _RenamedModuleFinder:
-    """Finds and loads the module of the new name under the old one, so that only one copy of it exists."""
+    """Finds and loads the module of the new name under the old one, so that only one copy of the module exists."""
 
     def __init__(self) -> None:
+        # The specs of modules that Python is loading under an old name, by the module's id.
         self._specs: dict[int, Any] = {}
 
     def find_spec(

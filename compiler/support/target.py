@@ -56,7 +56,7 @@ class Target:
     def lines_in_l1(self, distance: int) -> int:
         """Returns how many cache lines the L1 cache holds in three quarters of its ways; the rest is for other data.
 
-        The lines are `distance` bytes apart. If that is a multiple of a large power of two, they share few sets.
+        The lines are `distance` bytes apart. If this is a multiple of a large power of two, the lines share few sets.
         """
         sets = _L1_WAY_BYTES // max(CACHE_LINE, math.gcd(_L1_WAY_BYTES, max(1, distance)))
         return sets * max(1, self.l1 // _L1_WAY_BYTES) * 3 // 4
@@ -78,15 +78,15 @@ _BFLOAT16_INSTRUCTIONS = ("tdpbf16ps", "vdpbf16ps")
 _AMD_FLAG = "sse4a"
 
 
-def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> list[str]:
-    """Returns those of `instructions`, which are mapped to the flags that they need, that `features` allow."""
+def _supported_instructions(features: set[str], instructions: dict[str, set[str]]) -> list[str]:
+    """Returns the names in `instructions` whose flags are all in `features`."""
     return [name for name, flags in instructions.items() if flags <= features]
 
 
 def missing_instructions(target: Target) -> list[str]:
-    """Returns the dot-product instructions of `target` that this CPU does not have, on vectors of its width."""
+    """Returns the dot-product instructions of `target` that this CPU does not have on vectors of the target's width."""
     instructions = _AVX512_INSTRUCTIONS if target.vector_bytes == CACHE_LINE else _AVX2_INSTRUCTIONS
-    present = _dot_instructions(_cpu_flags(), instructions)
+    present = _supported_instructions(_cpu_flags(), instructions)
     return [name for name in target.dot_instructions if name not in present]
 
 
@@ -98,10 +98,10 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
     rounds_to_bfloat16 = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     prefetches_streams = _AMD_FLAG not in features
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        dots = tuple(_dot_instructions(features, _AVX512_INSTRUCTIONS))
+        dots = tuple(_supported_instructions(features, _AVX512_INSTRUCTIONS))
         return Target("avx512", 64, 32, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if {"avx2", "fma"} <= features:
-        dots = tuple(_dot_instructions(features, _AVX2_INSTRUCTIONS))
+        dots = tuple(_supported_instructions(features, _AVX2_INSTRUCTIONS))
         return Target("avx2", 32, 16, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if machine in ("aarch64", "arm64"):
         return Target("neon", 16, 32, l1, l2, rounds_to_bfloat16)
@@ -117,7 +117,7 @@ def host() -> Target:
 
 
 def _is_fast(name: str, target: Target) -> bool:
-    """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
+    """Returns whether a dot-product instruction is faster than plain multiply-adds; true if it was not measured."""
     rates = measured_rates(target) if name in _BFLOAT16_INSTRUCTIONS else {}
     return name not in rates or rates[name] > rates["vfmadd"]
 
@@ -125,10 +125,11 @@ def _is_fast(name: str, target: Target) -> bool:
 def measured_rates(target: Target) -> dict[str, float]:
     """Returns the measured rates by which instructions of this machine are selected; empty if there is no choice.
 
-    They are the products of bfloat16 per nanosecond and thread, by the name of the instruction; those of "vfmadd" are
-    of f32.
+    A rate is the number of products of bfloat16 per nanosecond and thread, by the name of the instruction; "vfmadd"
+    multiplies f32.
     """
-    names = [name for name in _dot_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS) if name in _BFLOAT16_INSTRUCTIONS]
+    supported = _supported_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS)
+    names = [name for name in supported if name in _BFLOAT16_INSTRUCTIONS]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import bfloat16_rates
@@ -141,7 +142,7 @@ BF16X3_PRODUCTS = 3
 
 
 def prefers_bf16x3(rates: Mapping[str, float]) -> bool:
-    """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
+    """Returns whether a machine with the `rates` multiplies f32 faster by the precision `bf16x3`."""
     fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16_INSTRUCTIONS), default=0.0)
     return fastest > BF16X3_PRODUCTS * rates.get("vfmadd", 0.0)
 
@@ -200,7 +201,7 @@ _AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 def _cpu_flags() -> set[str]:
     """Returns the features of this CPU, named as in Linux; without `/proc/cpuinfo`, those that LLVM detects.
 
-    Includes those of AMX only if Linux permits the tile registers.
+    Includes the features of AMX only if Linux permits the tile registers.
     """
     try:
         text = Path("/proc/cpuinfo").read_text()

@@ -1,4 +1,4 @@
-"""What timings need of the machine: its cycle counters, and its load, by which other processes disturb them.
+"""What timings need of the machine: its cycle counters, and its load, because other processes disturb timings.
 
 Imports neither torch nor MLIR.
 """
@@ -95,7 +95,7 @@ class TickRate:
         self._ticks, self._clock = read(), time.perf_counter()
 
     def per_second(self) -> float:
-        """Returns the mean rate since this object was created; waits until a millisecond has passed since then."""
+        """Returns the mean rate since this object was created, at least a millisecond ago: waits if necessary."""
         while (seconds := time.perf_counter() - self._clock) < 1e-3:
             pass
         return (self._read() - self._ticks) / seconds
@@ -157,9 +157,9 @@ class LoadMeter:
         return min(max(0.0, (waited - start_waited) / runnable), 1.0)
 
     def _read_cpu_times(self) -> tuple[float, float | None, float]:
-        """Returns, in seconds, the wall time, the busy time of all cores, and the CPU time of this process.
+        """Returns, in seconds, the wall time, the busy time of all cores (`None` if unknown), and this process's time.
 
-        The last one includes that of children that have been waited for.
+        The last is the CPU time, with that of children that have been waited for.
         """
         times = os.times()
         own_seconds = times.user + times.system + times.children_user + times.children_system
@@ -179,7 +179,7 @@ def _busy_seconds() -> float | None:
 def _scheduler_times() -> tuple[int, int]:
     """Returns the nanoseconds that the threads of this process have run, and have waited for a core; 0 if unknown.
 
-    They are the first two numbers of `schedstat` (scheduler/sched-stats.rst in the Linux documentation).
+    Both are sums over `schedstat` of each thread (scheduler/sched-stats.rst in the Linux documentation).
     """
     ran = waited = 0
     for path in _TASK_DIR.glob("*/schedstat"):

@@ -18,7 +18,7 @@ async def test_a_process_that_connects_at_the_last_moment_is_let_go_of(steps: in
     """`steps` is how far the event loop has got with the connection when the job is cancelled."""
     with socket.socket(socket.AF_UNIX) as process:
         async with ListeningSocket(Progress) as listening:
-            waiting = asyncio.create_task(listening.peer())
+            waiting = asyncio.create_task(listening.accept_peer())
             await asyncio.sleep(0)
             process.connect(listening.address)
             for _ in range(steps):

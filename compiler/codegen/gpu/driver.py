@@ -45,7 +45,7 @@ class NoDeviceError(BuddyError):
 
 
 class DeviceFault(BuddyError):
-    """A call of the driver or a kernel failed: the text names it and includes the driver's error, numbered `status`."""
+    """A call of the driver or a kernel failed. The text names the call, and has the driver's error number `status`."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -83,7 +83,7 @@ class Device:
         return results[0] if results else None
 
     def load_kernels(self, ptx: str, names: Sequence[str]) -> dict[str, object]:
-        """Loads a PTX text, which the driver compiles for this device. Returns its kernels `names` by name."""
+        """Loads a PTX text, which the driver compiles for this device. Returns the text's kernels `names`, by name."""
         module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
         return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
 
@@ -92,6 +92,7 @@ class Device:
         return int(self._call("cuMemAlloc", max(1, size)))
 
     def upload(self, address: int, host: int, size: int) -> None:
+        """Copies `size` bytes from the address `host` in this process to `address` on the device."""
         self._call("cuMemcpyHtoD", address, host, size)
 
     def download(self, host: int, address: int, size: int) -> None:
@@ -183,7 +184,7 @@ class CallOnDevice(Message, frozen=True):
 
 
 class DeviceReply(Message, frozen=True):
-    """The name of the device, and the time in milliseconds of a call's steps, without the copies to and from it."""
+    """The name of the device, and the milliseconds of a call's steps, without the copies to and from the device."""
 
     device: str
     milliseconds: float = 0.0

@@ -63,8 +63,8 @@ def host_steps(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch |
 class _Interpreter:
     """Interprets straight-line code, in which every value is a buffer or a known number.
 
-    `contents` has the initial values of the module's globals, and `argument_count` the number of the entry's arguments.
-    Buffers are numbered: first the arguments, then `buffers`. `_values` has the known values.
+    `contents` has the initial values of the module's globals, and `argument_count` counts the entry's arguments.
+    Buffers are numbered: first the arguments, then `buffers`. `_values` maps the values of the IR to what is known.
     """
 
     contents: dict[str, Any]
@@ -159,7 +159,7 @@ def _operand_groups(op: ir.Operation) -> list[list[ir.Value]]:
 
 
 def _initial_values(module: ir.Operation) -> dict[str, bytes | None]:
-    """Returns the initial value of each global of the module, by name; `None` if it is not plain bytes."""
+    """Returns the initial value of each global of the module, by name; `None` for one that is not plain bytes."""
     contents: dict[str, bytes | None] = {}
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "memref.global":

@@ -88,17 +88,18 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     Instructions without a directive, such as reads of a kernel's parameters, belong to all nodes of the kernel.
     """
     content: list[str] = []
-    sets: list[int] = []
+    set_numbers: list[int] = []
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
         kernel_set = locations.as_derived(locations.unite(kernel_sets))
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
-            sets.append((number if number in kernel_sets else kernel_set) if _is_instruction(line) else 0)
-        sets.append(0)
-    weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
-    return stage_text(content, sets, locations, weights)
+            set_of_instruction = number if number in kernel_sets else kernel_set
+            set_numbers.append(set_of_instruction if _is_instruction(line) else 0)
+        set_numbers.append(0)
+    weights = Counter(number for line, number in zip(content, set_numbers, strict=True) if _is_instruction(line))
+    return stage_text(content, set_numbers, locations, weights)
 
 
 def _program_lines(text: str) -> list[tuple[str, int]]:
@@ -149,7 +150,7 @@ class DeviceCode:
 
 
 def has_kernels(module: ir.Operation) -> bool:
-    """True if a module has GPU kernels."""
+    """Returns whether a module has GPU kernels."""
     return bool(kernel_modules(module))
 
 
@@ -222,7 +223,7 @@ def _translate(kernel: ir.Operation) -> str:
 
 
 def _chip_of(kernels: list[ir.Operation]) -> str:
-    """Returns the chip of the first target that is attached to a kernel."""
+    """Returns the chip of the first target that is attached to a kernel, `_DEFAULT_CHIP` if none is attached."""
     for kernel in kernels:
         target = _TARGET.search(str(kernel.attributes["targets"])) if "targets" in kernel.attributes else None
         if target:

@@ -20,8 +20,8 @@ from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
 
 _POLL_SECONDS = 0.02
 _SOURCE_NAME = "program"
-# Limits on printed constants (elements) and resources (characters), which include machine code. They do not affect the
-# compiled code.
+# Limits on printed constants (elements) and resources (characters, including machine code). The limits do not affect
+# the compiled code.
 _PRINTING_FLAGS = (
     "--mlir-print-debuginfo",
     "--mlir-elide-elementsattrs-if-larger=64",
@@ -51,7 +51,8 @@ class IreePhase(NamedTuple):
 class IreeError(BuddyError):
     """`iree-compile` failed after it had finished phase `after` ("" for none).
 
-    `node_set` is the number of the set of nodes that the message refers to, 0 if unknown.
+    `node_set` is the number of the set of nodes that the message refers to, 0 if unknown. `detail` is the start of the
+    compiler's output.
     """
 
     def __init__(self, message: str, after: str, node_set: int = 0, detail: str = "") -> None:
@@ -197,7 +198,7 @@ def list_devices() -> tuple[DeviceInfo, ...]:
 
 
 def find_devices() -> tuple[DeviceInfo, ...]:
-    """Returns the devices of IREE's runtime, without drivers whose libraries are missing; for a one-shot process."""
+    """Returns the devices of IREE's runtime, in a one-shot process; leaves out drivers whose libraries are missing."""
     import iree.runtime as runtime
 
     infos = []

@@ -160,8 +160,8 @@ class IreeConvention(msgspec.Struct, frozen=True):
     """The signature of the wrapper: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
     The wrapper returns those of `results` that have elements. `parameters` maps the key of each weight in the module to
-    the number of its placeholder: the runtime reads weights in place, so they are neither in the text nor in the
-    module. `unchecked` has the names of the ops whose input data eager PyTorch checks, and IREE does not.
+    the number of its placeholder: the runtime reads weights in place, so the module does not contain them. `unchecked`
+    has the names of the ops whose input data eager PyTorch checks, but IREE does not.
     """
 
     inputs: tuple[int, ...]

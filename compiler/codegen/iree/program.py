@@ -28,11 +28,11 @@ class IreeUnsupportedError(BuddyError):
 
 
 def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> IreeProgram:
-    """Returns the program for top-level IR (an operation), which is not changed; `locations` gets a set per weight.
+    """Returns the program for top-level IR (`module`), which is not changed; adds a set per weight to `locations`.
 
-    Calls of eager PyTorch without results, which only check data such as indices, are omitted; their ops are listed as
-    `unchecked`. Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for `scf.forall`, which IREE
-    supports only where it has created it.
+    Omits calls of eager PyTorch without results, which only check data such as indices; `unchecked` lists their ops.
+    Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for `scf.forall`: IREE supports only those that
+    it has created.
     """
     calls = eager_calls(module)
     if fallbacks := {call.symbol: call.target for call in calls if call.results}:
@@ -94,7 +94,7 @@ def _wrapper(
     The second value has the number of the placeholder of each weight, by the key of its parameter in IREE.
     """
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    results = [str(type_) for type_ in function_type.results]
+    result_types = [str(type_) for type_ in function_type.results]
     names = [op.stable for op in graph.placeholders]
     # Lines of text: the globals for weights, the ops that compute operands of the call; and the wrapper's parameters.
     globals_, loads, wrapper_arguments, operands = [], [], [], []
@@ -115,13 +115,13 @@ def _wrapper(
             wrapper_arguments.append(f"%a{i}: {type_}")
     call = f"func.call @{graph._func_name}({', '.join(operands)}) : {function_type}"
     return_op = "return"
-    if results:
-        call = f"%r:{len(results)} = {call}"
-        values = ", ".join(f"%r#{number}" for number in range(len(results)))
-        return_op = f"return {values} : {', '.join(results)}"
+    if result_types:
+        call = f"%r:{len(result_types)} = {call}"
+        values = ", ".join(f"%r#{number}" for number in range(len(result_types)))
+        return_op = f"return {values} : {', '.join(result_types)}"
     lines = [
         *globals_,
-        f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
+        f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(result_types)}) {{",
         *loads,
         f"    {call}",
         f"    {return_op}",

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class IreeModule:
-    """Function `entry` of a module, on the device of `driver`; `threads` is used by the driver `local-task`.
+    """Function `entry` of a module, on the device of `driver`; only the driver `local-task` uses `threads`.
 
-    `parameters` are dense arrays by their keys in `scope`. IREE reads them in place, so they must stay alive.
+    `parameters` are dense arrays by their keys in `scope`. IREE reads the arrays in place, so they must stay alive.
     """
 
     def __init__(
@@ -48,5 +48,7 @@ class IreeModule:
     def __call__(self, arguments: Sequence[iree.runtime.DeviceArray]) -> list[iree.runtime.DeviceArray]:
         """Calls the function; returns its results as arrays of the host, which are valid until the next call."""
         result = self._function(*arguments)
-        results = result if isinstance(result, (list, tuple)) else [] if result is None else [result]
-        return [value.to_host() for value in results]
+        if result is None:
+            return []
+        results = result if isinstance(result, (list, tuple)) else [result]
+        return [array.to_host() for array in results]

@@ -2,7 +2,7 @@
 
 LLVM prints these, and skips passes, if command-line options request it. A process can set the options only once, so
 `optimise_functions` and `remarks_of` work in one-shot processes. The optimiser is llvmlite's, because the bindings'
-`ExecutionEngine` ignores its options; remarks come from the bindings' LLVM, which compiles the functions again.
+`ExecutionEngine` ignores these options. Remarks come from the bindings' LLVM, which compiles the functions again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 # Time limit for all functions: a function takes about a second with all modules printed, the largest ones longer.
 _OPTIMISER_SECONDS = 600.0
 _MAX_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
-# The lines that LLVM prints before a pass, before the module after a pass, and for a pass without a module.
+# The lines that LLVM prints before a pass, before the module after a pass, and in place of a module.
 _STARTED = re.compile(r"^(?:BISECT|OptDisable): (NOT )?running pass (?:\(\d+\) )?(\S+) on (.*)$")
 _DUMP = re.compile(r"^\*\*\* IR Dump (?:At Start|After (.*?) on (.*?)( omitted because no change)?) \*\*\*$")
 _NOT_PRINTED = re.compile(r"^\*\*\* IR Pass (.*?) on (.*?) (?:ignored|invalidated|filtered out) \*\*\*$")
@@ -48,7 +48,7 @@ class OptimiserError(BuddyError):
 class LlvmPass(msgspec.Struct, frozen=True):
     """One run of a pass of LLVM on `where` (a function, loop or module), and the module after it, "" if unchanged.
 
-    The first one of a module has the name "" and is the module before all passes. `skipped` passes are disabled.
+    The first entry of a module has the name "" and is the module before all passes. `skipped` passes are disabled.
     """
 
     name: str
@@ -86,7 +86,7 @@ def optimise_functions(
 ) -> list[OptimisedFunction]:
     """Returns the object of each module in LLVM IR, optimised without the passes named in `disabled`.
 
-    With `prints`, also the module after each pass. Raises `OptimiserError` if LLVM rejects a module or crashes.
+    With `prints`, also returns the module after each pass. Raises `OptimiserError` if LLVM rejects a module or crashes.
     """
     request = OptimiserRequest(
         tuple(texts), level, machine.triple, machine.cpu, machine.features, tuple(disabled), prints
@@ -163,7 +163,7 @@ def run_optimiser(request: OptimiserRequest) -> list[OptimisedFunction]:
     else:
         options += _PRINT_NAMES
     machines.set_llvm_options(options)
-    results = []
+    optimised = []
     for text in request.texts:
         start = time.perf_counter()
         module = machines.parse_module(text, machine)
@@ -176,8 +176,8 @@ def run_optimiser(request: OptimiserRequest) -> list[OptimisedFunction]:
         with tempfile.TemporaryFile() as ignored, capture_stderr(ignored):
             data = target.emit_object(module)
         seconds = time.perf_counter() - start
-        results.append(OptimisedFunction(data, tuple(parse_passes(output)), tuple(sorted(names)), seconds))
-    return results
+        optimised.append(OptimisedFunction(data, tuple(parse_passes(output)), tuple(sorted(names)), seconds))
+    return optimised
 
 
 # ---- remarks ---------------------------------------------------------------------------------------------------------
@@ -195,7 +195,6 @@ _REMARKS_SECONDS = 600.0
 _REMARK = re.compile(r"^remark: " + FILE + r":(\d+):\d+: (.*)$", re.MULTILINE)
 # Remarks of the register allocator on copies, which cost next to nothing.
 _COPIES = re.compile(r"^\d+ virtual registers copies ")
-_MAX_REMARKS_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
 
 
 class ObjectRemark(msgspec.Struct, frozen=True):
@@ -220,7 +219,7 @@ class RemarksRequest(msgspec.Struct, frozen=True):
 def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRemark]]:
     """Returns LLVM's remarks on each module (bytecode of the LLVM dialect with one function defined), in order.
 
-    Raises `RemarksError` if the bindings do not support it, or LLVM crashes.
+    Raises `RemarksError` if the bindings do not support remarks, or LLVM crashes.
     """
     request = RemarksRequest(tuple(modules), opt_level)
     try:
@@ -228,7 +227,7 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRema
     except TookTooLong as error:
         raise RemarksError(f"LLVM timed out after {_REMARKS_SECONDS:g} s") from error
     except CallFailed as error:
-        raise RemarksError(error.printed[-_MAX_REMARKS_ERROR_LENGTH:] or error.how) from error
+        raise RemarksError(error.printed[-_MAX_ERROR_LENGTH:] or error.how) from error
 
 
 def parse_remarks(printed: str) -> list[ObjectRemark]:

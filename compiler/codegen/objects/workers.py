@@ -105,9 +105,9 @@ class ObjectCompiled(Message, frozen=True):
 
 
 class ObjectWorker(BlockingWorker):
-    """The connection to one worker. `pending` has the numbers of the modules that it has not compiled yet, in order.
+    """The connection to one worker. `pending` has the numbers of its uncompiled modules, in order of the requests.
 
-    `in_use_lock` is held by the thread that uses the worker, since several threads may compile.
+    The thread that uses the worker holds `in_use_lock`, since several threads may compile.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class ObjectWorker(BlockingWorker):
         super().__init__("buddy.compiler.codegen.objects.workers:serve", ObjectCompiled)
 
     def ask(self, module_number: int, opt_level: int, path: str) -> bool:
-        """Sends a request; returns whether the process was still running."""
+        """Sends a request; returns false if the process has ended."""
         try:
             # A request is far shorter than a pipe's buffer, so this never blocks.
             self.send(CompileObject(module_number, opt_level, path))
@@ -154,7 +154,7 @@ _start_lock = threading.Lock()
 
 
 def start_workers() -> None:
-    """Starts workers until there is one for each core but one, or `MAX_WORKERS` of them."""
+    """Starts workers until one runs for each core but one, or `MAX_WORKERS` run."""
     with _start_lock:
         _workers[:] = running_workers()
         with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ def _identity(module: bytes, opt_level: int) -> bytes:
 class _Batch:
     """The modules of one call of `compile_objects`.
 
-    `_waiting` has the numbers of those that nothing compiles yet, the largest first, and `_workers` the reserved
+    `_waiting` has the numbers of the modules that nothing compiles yet, the largest first. `_workers` are the reserved
     workers that still run.
     """
 
@@ -334,9 +334,9 @@ class _Batch:
             self._discard(worker, selector, _EXIT_SECONDS)
 
     def _discard(self, worker: ObjectWorker, selector: selectors.BaseSelector, patience: float) -> None:
-        """Ends `worker`, whose modules others will compile. Raises `ObjectCrash` if a module crashed it.
+        """Ends `worker`, whose modules others will compile. Raises `ObjectCrash` if a module has crashed the worker.
 
-        Waits up to `patience` seconds for it to exit by itself.
+        Waits up to `patience` seconds for the worker to exit by itself.
         """
         selector.unregister(worker.pipe)
         self._workers.remove(worker)

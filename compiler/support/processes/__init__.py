@@ -10,7 +10,7 @@ Work runs in another process if it may crash, never end, or hold the GIL. There 
   `forks.ForkedWorker` for any number of messages, and `forks.fork_to` starts one that outlives the request. Do not fork
   a process that has used torch's threads: the child hangs in its first parallel op.
 
-Messages are frames of `protocol.wire` over a `channel`; a one-shot call has one MessagePack value in each direction.
-All new interpreters run `__main__`, which imports the module of one function, named `module:function`. A process is
-killed when the one that started it ends, for whatever reason, and inherits its memory limit (`lifetime`).
+Messages are frames of `protocol.connection` over a `channel`; a one-shot call has one MessagePack value in each
+direction. All new interpreters run `__main__`, which imports the module of one function, named `module:function`. A
+process is killed when its starter ends, for whatever reason, and inherits the starter's memory limit (`lifetime`).
 """

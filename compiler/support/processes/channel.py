@@ -52,12 +52,12 @@ class MessagePipe:
 
     @property
     def holds_message(self) -> bool:
-        """True if a whole message has been read but not received."""
+        """Whether a whole message has been read but not received."""
         return bool(self._bodies)
 
     @property
     def at_end(self) -> bool:
-        """True if the end of the stream has been read."""
+        """Whether the end of the stream has been read."""
         return self._ended
 
     def read_available(self) -> None:
@@ -67,8 +67,11 @@ class MessagePipe:
         self._bodies.extend(self._buffer.feed(data))
 
     def has_input(self, timeout: float) -> bool:
-        """True if `receive` would return within `timeout` seconds."""
-        return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
+        """Returns whether there is something to read within `timeout` seconds: bytes, a message, or the end."""
+        if self._bodies or self._ended:
+            return True
+        readable, _, _ = select.select([self.read_fd], [], [], timeout)
+        return bool(readable)
 
     def close(self) -> None:
         """Closes both file descriptors; further calls have no effect."""
@@ -114,9 +117,9 @@ def make_text_data(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: dict[int, tuple[str, ...]] | None = None, machine_code: Sequence[bytes] = (),
 ) -> tuple[TextData, int]:  # fmt: skip
-    """Returns a text with its name, and its number of lines.
+    """Returns a text with its name in the store, and the number of its lines.
 
-    The parameters are those of `TextData`; `machine_code` has the bytes of each line.
+    The parameters are fields of `TextData`; `machine_code` has the bytes of each line.
     """
     code, sizes = b"".join(machine_code), bytes(map(len, machine_code))
     name = text_name(content, line_sets, sets, derived, code)

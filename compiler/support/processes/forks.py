@@ -50,6 +50,7 @@ _STOP_POLL_SECONDS = 1.0
 # Parts of the messages that C++ code prints before it aborts.
 _ABORT_MESSAGES = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
+# The messages that a child of `reply_in_child` may send.
 _REPLIES = (
     CompilerNote
     | CompileDone
@@ -63,6 +64,7 @@ _REPLIES = (
     | FailureReply
 )
 
+# How a child ended; "late" means that it was killed at the time limit, "stopped" that it was killed on request.
 EndKind = Literal["replied", "crashed", "late", "stopped"]
 
 
@@ -89,9 +91,10 @@ def _redirect(output: int) -> None:
 
 
 class ForkedWorker:
-    """A fork of this process that calls `work` with a channel for messages of the types `requests`.
+    """A fork of this process that calls `work` with a channel.
 
-    It sends messages of the types `replies`. It ends when `work` returns, by `end`, or with this process.
+    The fork receives messages of the types `requests`, and sends messages of the types `replies`. It ends when `work`
+    returns, by `end`, or with this process.
     """
 
     def __init__(self, work: Callable[[Channel], None], requests: object, replies: object) -> None:
@@ -170,8 +173,8 @@ class Task:
     """The work of a child: `work` gets a channel to the parent and returns the reply.
 
     If `work` raises, `make_failure` returns the reply. The child may send messages of `types`; `on_message` is called
-    with all but the reply. `timeout` is in seconds; if `is_renewed` is set, each message restarts it. `on_stop` is
-    called with true when a signal stops the child, and with false when a signal continues it.
+    with all but the reply. The child is killed after `timeout` seconds; if `is_renewed` is set, each message restarts
+    this time. `on_stop` is called with true when a signal stops the child, and with false when a signal continues it.
     """
 
     work: Callable[[Channel], Reply]
@@ -211,7 +214,7 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
         pid = _fork(run_and_reply)
         os.close(write_fd)
         try:
-            return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
+            return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).wait_for_end()
         finally:
             os.close(read_fd)
 
@@ -236,7 +239,7 @@ def _exit_fd(pid: int) -> int:
 class _ChildWatch:
     """Handles a child's messages until it ends; kills it at the time limit or on request.
 
-    It waits for the end of the child's process, not of its pipe: processes that the child has started may have a copy.
+    It waits for the end of the process, not of the pipe: processes that the child has started may keep the pipe open.
     """
 
     def __init__(self, requester: Channel, child: MessagePipe, pid: int, task: Task, output: IO[bytes]) -> None:
@@ -248,7 +251,7 @@ class _ChildWatch:
         self._reply: Reply | None = None
         self._kill_reason: EndKind | None = None
 
-    def result(self) -> TaskEnd:
+    def wait_for_end(self) -> TaskEnd:
         """Waits for the end of the child; returns how it ended."""
         try:
             while (message := self._next_message()) is not None:
@@ -298,8 +301,8 @@ class _ChildWatch:
     def _wait_for_event(self) -> None:
         """Waits for output or the end of the child, for a request to stop it, or for the time limit.
 
-        Returns after a short time even without an event: a stopped child, and with some systems its end, is only
-        noticed by `_has_ended`.
+        Returns after a short time even without an event: only `_has_ended` notices that the child is stopped, and on
+        some systems that it has ended.
         """
         seconds_left = math.inf if self._kill_reason else max(0.0, self._deadline - time.monotonic())
         fds = [self._exit_fd] if self._exit_fd >= 0 else []
@@ -333,7 +336,7 @@ class FailureMessages(NamedTuple):
 def reply_in_child(
     channel: Channel, work: Callable[[Channel], Reply], messages: FailureMessages, timeout: float = math.inf
 ) -> Reply:
-    """Runs `work` in a child, whose notes are sent over `channel`.
+    """Runs `work` in a child, and passes on the child's notes over `channel`.
 
     Returns the child's reply, or a `FailureReply` if it failed, crashed, was cancelled, or took more than `timeout`
     seconds. The process at the other end of `channel` is notified when a signal stops the child, and may cancel the
@@ -354,17 +357,17 @@ def reply_in_child(
         timeout,
         on_stop=report_stop,
     )
-    result = run_in_child(channel, task)
+    end = run_in_child(channel, task)
     if was_stopped:
         channel.send(RunnerState(False))
-    if result.reply is not None:
-        return result.reply
-    if result.how == "crashed":
-        what = f"{messages.crashed.what} ({result.status})"
-        return FailureReply(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
-    return FailureReply(
-        _timeout_diagnostic(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note")
-    )
+    if end.reply is not None:
+        return end.reply
+    if end.how == "crashed":
+        what = f"{messages.crashed.what} ({end.status})"
+        return FailureReply(msgspec.structs.replace(messages.crashed, what=what, detail=end.tail))
+    if end.how == "late":
+        return FailureReply(_timeout_diagnostic(timeout))
+    return FailureReply(Diagnostic("it was cancelled", severity="note"))
 
 
 def _timeout_diagnostic(timeout: float) -> Diagnostic:
@@ -384,8 +387,8 @@ def lifetime_socket_path(address: str) -> str:
 def fork_to(address: str, types: object, work: Callable[[Channel], None]) -> None:
     """Forks a process that connects to the socket `address` and calls `work` with a channel over the connection.
 
-    It ends when `work` returns, or when the process that listens at `address` closes the sockets. This process can
-    serve other requests meanwhile, and may even end. `types` are the messages that the fork receives.
+    The fork ends when `work` returns, or when the process that listens at `address` closes the sockets. This process
+    can serve other requests meanwhile, and may even end. `types` are the types of messages that the fork receives.
     """
 
     def start_in_session() -> None:
@@ -397,7 +400,7 @@ def fork_to(address: str, types: object, work: Callable[[Channel], None]) -> Non
 
 
 def _join_session(address: str) -> socket.socket:
-    """Makes this process a session leader; returns the connection at whose end the kernel kills it and its forks."""
+    """Makes this process a session leader. Returns a connection: when it ends, the kernel kills the session's group."""
     os.setsid()
     lifetime_connection = socket.socket(socket.AF_UNIX)
     lifetime_connection.connect(lifetime_socket_path(address))

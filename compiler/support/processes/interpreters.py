@@ -39,7 +39,7 @@ class TookTooLong(BuddyError):
 
 
 class CallFailed(BuddyError):
-    """The process of a call ended without an answer. `how` describes its end, `printed` is the end of its stderr."""
+    """The process of a call ended without a valid answer. `how` describes its end, `printed` the end of its stderr."""
 
     def __init__(self, function: str, how: str, printed: str) -> None:
         super().__init__(f"{function} ended with {how}" + (f": {printed.splitlines()[-1]}" if printed else ""))
@@ -50,7 +50,7 @@ def python_command(function: str, *arguments: str, parent: int = 0) -> list[str]
     """Returns the command that runs `function` in a new interpreter.
 
     If `parent` is not 0, the interpreter ends with that process. `arguments` are those of `__main__` from SHAPE on. The
-    current folder is not on `sys.path`: a `random.py` in it would break the process.
+    current folder is not on `sys.path`: a `random.py` there would break the process.
     """
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe_path, "-m", _MAIN_PACKAGE, *function.split(":"), str(parent), *arguments]
@@ -62,8 +62,8 @@ def python_command(function: str, *arguments: str, parent: int = 0) -> list[str]
 async def call_in_process(function: str, argument: object, answer_type: type[Answer], timeout: float) -> Answer:
     """Returns the result of `function` for `argument`, without blocking the event loop.
 
-    The stderr of the process is written to that of this process, an engine's log. If the call is cancelled, the process
-    is killed. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
+    Writes the stderr of the process to the stderr of this process, an engine's log. Cancelling the call kills the
+    process. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
     """
     pipe, lifetime = asyncio.subprocess.PIPE, LifetimePipe()
     try:
@@ -76,7 +76,7 @@ async def call_in_process(function: str, argument: object, answer_type: type[Ans
         raise
     lifetime.own(process.pid, group=True)
     try:
-        output = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(argument)), timeout)
+        answer, printed = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(argument)), timeout)
     except asyncio.TimeoutError:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
     finally:
@@ -86,8 +86,8 @@ async def call_in_process(function: str, argument: object, answer_type: type[Ans
         lifetime.close()
     assert process.returncode is not None
     with contextlib.suppress(OSError):
-        os.write(2, output[1])
-    return _decode_answer(function, process.returncode, output, answer_type)
+        os.write(2, printed)
+    return _decode_answer(function, process.returncode, answer, printed, answer_type)
 
 
 def call_and_wait(function: str, argument: object, answer_type: type[Answer], timeout: float) -> Answer:
@@ -97,12 +97,11 @@ def call_and_wait(function: str, argument: object, answer_type: type[Answer], ti
         done = run_owned(command, timeout, msgspec.msgpack.encode(argument), start_new_session=True)
     except subprocess.TimeoutExpired:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
-    return _decode_answer(function, done.returncode, (done.stdout, done.stderr), answer_type)
+    return _decode_answer(function, done.returncode, done.stdout, done.stderr, answer_type)
 
 
-def _decode_answer(function: str, status: int, output: tuple[bytes, bytes], answer_type: type[Answer]) -> Answer:
-    """Returns the answer in the output of a call, its stdout and stderr. Raises `CallFailed`."""
-    answer, printed = output
+def _decode_answer(function: str, status: int, answer: bytes, printed: bytes, answer_type: type[Answer]) -> Answer:
+    """Returns the `answer` of a call from its stdout; `printed` is its stderr. Raises `CallFailed`."""
     how = describe_exit(status)
     if status == 0:
         try:

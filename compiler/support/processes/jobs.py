@@ -32,7 +32,7 @@ class JobFailed(BuddyError):
 class Job:
     """A request with its task. The handler sets `started` when its work can no longer be replaced.
 
-    `answered` is set when `Failed` has been sent, although the task is still ending.
+    `answered` is set when `Failed` has been sent; the task may then still be ending.
     """
 
     request: int
@@ -102,7 +102,7 @@ class RequestJobs:
             self._send(_failure_of(job.request, error))
 
     def _answer_cancelled(self, job: Job) -> None:
-        """Answers a cancelled request, unless its task has ended in another way or it has been answered."""
+        """Answers a cancelled request, unless it has been answered, or its task has ended in another way."""
         has_ended = job.task is not None and job.task.done() and not job.task.cancelled()
         if not job.answered and not has_ended:
             job.answered = True

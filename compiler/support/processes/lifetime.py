@@ -51,11 +51,11 @@ def limit_memory() -> None:
     raise_oom_score(ENGINE_OOM_SCORE)
     limit = memory_limit(os.environ.get(ENVIRONMENT_VARIABLE, ""), machine_memory())
     if limit:
-        # Keeps a lower limit, such as a batch system's.
-        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        # Keeps a lower limit, such as a batch system's. `RLIM_INFINITY` is -1.
+        lower_limits = [other for other in (soft_limit, hard_limit) if 0 <= other < limit]
         with contextlib.suppress(OSError, ValueError):
-            soft_limit = min([limit, *(other for other in limits if other >= 0)])
-            resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, limits[1]))
+            resource.setrlimit(resource.RLIMIT_DATA, (min(lower_limits, default=limit), hard_limit))
 
 
 def raise_oom_score(score: int) -> None:
@@ -129,7 +129,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent `parent` ends (Linux only)."""
+    """Makes the kernel kill this process when its parent, the process `parent`, ends (Linux only)."""
     if sys.platform != "linux":
         return
     _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -146,7 +146,8 @@ def die_with_socket(fd: int, group: bool = False) -> None:
     """Makes the kernel kill this process, or its group, when the other end of `fd` is closed (Linux only).
 
     This works for a stopped process too, and whichever process has forked it. `fd` is a socket, or the reading end of a
-    pipe, over which no data is sent; it stays open. Children inherit it, but a child outside the group is not killed.
+    pipe, over which no data is sent; `fd` stays open. Children inherit `fd`, but the kernel kills only those in the
+    group.
     """
     _kill_at_end_of(fd, -os.getpgrp() if group else os.getpid())
     poll = select.poll()
@@ -171,9 +172,9 @@ def _kill_at_end_of(fd: int, owner: int) -> None:
 class LifetimePipe:
     """A pipe without data: the kernel kills a child when this process ends or calls `close` (Linux only).
 
-    The child inherits `child_end` and does nothing itself, so it also ends if it is stopped from the start. This
-    process calls `own` once the child exists. No Python code runs between fork and exec, which would not be safe in a
-    process with threads. In a fork of this process, its end is closed, because the fork would keep the child alive.
+    The child only inherits `child_end`, so it also ends if it is stopped from the start. This process calls `own` once
+    the child exists. No Python code runs between fork and exec, because such code is not safe in a process with
+    threads. A fork of this process closes its copy of the other end, which would keep the child alive.
     """
 
     def __init__(self) -> None:
@@ -223,8 +224,8 @@ def start_with_pipe(
 ) -> tuple[subprocess.Popen[Any], LifetimePipe]:
     """Starts a process that the kernel kills when this process ends, whichever thread started it.
 
-    Returns the process, and the pipe that also kills it when it is closed. If `options`, those of `Popen`, start a
-    session, its process group is killed. The process inherits the file descriptors `keep`. Raises `OSError`.
+    Returns the process, and a pipe: closing the pipe also kills the process. If `options`, those of `Popen`, start a
+    session, the whole process group is killed. The process inherits the file descriptors `keep`. Raises `OSError`.
     """
     pipe = LifetimePipe()
     try:
@@ -241,7 +242,7 @@ def run_owned(
 ) -> subprocess.CompletedProcess[Any]:
     """Runs `command` with `text` as input and waits for its end; the kernel kills it if this process is killed.
 
-    Its output is text if `text` is. Raises the exceptions of `subprocess.run`.
+    The output is of the type of `text`. Raises the exceptions of `subprocess.run`.
     """
     pipe = subprocess.PIPE
     if isinstance(text, str):
@@ -261,9 +262,9 @@ def run_owned(
 
 @contextlib.contextmanager
 def start_owned(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `command` with its output in a file, and kills it at the end of the `with` block.
+    """Runs `command` with its output in a file, and kills its process at the end of the `with` block.
 
-    The kernel kills it if this process ends.
+    The kernel kills the process if this process ends.
     """
     with output.open("wb") as stream:
         process, lifetime = start_with_pipe(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)

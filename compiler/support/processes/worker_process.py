@@ -64,8 +64,9 @@ class WorkerProcess:
         self._popen, self._lifetime, self._write_fd, self._read_fd = _start_function(function)
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
+        # The file descriptors of the output streams, by name.
         self._streams = {"stdout": self._popen.stdout.fileno(), "stderr": self._popen.stderr.fileno()}
-        self._open = True
+        self._is_open = True
         self._watch()
 
     @property
@@ -79,7 +80,7 @@ class WorkerProcess:
 
     def send(self, frame: bytes) -> None:
         """Queues `frame`, which is written when the worker reads."""
-        if not self._open:
+        if not self._is_open:
             return
         if not self._outgoing:
             self._loop.add_writer(self._write_fd, self._write_outgoing)
@@ -112,7 +113,7 @@ class WorkerProcess:
         ).start()
 
     def _write_outgoing(self) -> None:
-        """Writes as much of the queued frames as the pipe takes; called when it is writable."""
+        """Writes as much of the queued frames as the pipe takes; called when the pipe is writable."""
         try:
             written = os.write(self._write_fd, self._outgoing)
             del self._outgoing[:written]
@@ -139,10 +140,10 @@ class WorkerProcess:
         return bool(data)
 
     def _watch_output(self, name: str) -> None:
-        """Starts to read an output stream, after a pause if the reader of the output is congested."""
-        if self._open and self._events.is_congested():
+        """Reads an output stream from now on, or after a pause while the reader of the output is congested."""
+        if self._is_open and self._events.is_congested():
             self._loop.call_later(_OUTPUT_PAUSE_SECONDS, self._watch_output, name)
-        elif self._open:
+        elif self._is_open:
             self._loop.add_reader(self._streams[name], self._receive_output, name)
 
     def _receive_output(self, name: str) -> None:
@@ -167,7 +168,7 @@ class WorkerProcess:
     def _handle_status(self, status: int | None, stopped: bool) -> None:
         if status is None:
             self._events.on_stop(stopped)
-        elif self._open:
+        elif self._is_open:
             self._finish(status)
 
     def _finish(self, status: int) -> None:
@@ -181,7 +182,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Stops listening and closes the pipes, which ends a running process."""
-        self._open = False
+        self._is_open = False
         self._lifetime.close()
         for fd in (self._read_fd, *self._streams.values()):
             self._loop.remove_reader(fd)
