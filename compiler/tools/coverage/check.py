@@ -49,8 +49,8 @@ EAGER_ERRORS = {
 def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and a text for readers that names its origin.
 
-    The tolerance is eager's own error (`EAGER_ERRORS`), else OpInfo's if wider than that of `runtime.compare`, else that
-    of `runtime.compare`. OpInfo declares its tolerances by decorators of tests. The relevant ones are those of
+    The tolerance is eager's own error (`EAGER_ERRORS`), else the wider one of those of OpInfo and `runtime.compare`.
+    OpInfo declares its tolerances by decorators of tests. The relevant ones are those of
     `TestCommon` on the CPU, whose tests, like the checks of this module, compare two ways to compute a result.
     """
     if (op_info.full_name, dtype) in EAGER_ERRORS:
@@ -150,9 +150,9 @@ CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 class CoverageRecorder:
     """A Dynamo backend that compiles like "buddy" and records the steps and the lowerings.
 
-    `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, "" for none. The
-    keys of `reasons` say why nodes run in eager. `lowerings` counts nodes as in `CallResult`; `graphs` are the graphs
-    that reached the compiler. `options` are those of the "buddy" backend.
+    `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, "" for none.
+    The keys of `reasons` say why nodes run in eager. `lowerings` counts nodes as in `CallResult`; `graphs` are the
+    graphs that reached the compiler. `options` are those of the "buddy" backend.
     """
 
     def __init__(self, options: Mapping[str, object]) -> None:

@@ -56,10 +56,11 @@ class CoveragePlanError(BuddyError, ValueError):
 class CoveragePlan(msgspec.Struct, frozen=True):
     """What to check and how.
 
-    `only` are shell patterns or names of operators, which include all variants; () is all operators. At most `samples` distinct samples are taken of each
-    operator and dtype. The check of a program is stopped after `timeout` seconds. Shard `(i, n)` is every n-th pair,
-    from pair i on, counted from 1. `extensions` are Python files that are run first, which may define op classes and
-    lowerings. With `backward`, only operators with gradients are checked, and gradients are compared too.
+    `only` are shell patterns or names of operators, which include all variants; () is all operators. At most `samples`
+    distinct samples are taken of each operator and dtype. The check of a program is stopped after `timeout` seconds.
+    Shard `(i, n)` is every n-th pair, from pair i on, counted from 1. `extensions` are Python files that are run first,
+    which may define op classes and lowerings. With `backward`, only operators with gradients are checked, and gradients
+    are compared too.
     """
 
     only: tuple[str, ...] = ()

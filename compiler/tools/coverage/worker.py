@@ -79,8 +79,8 @@ def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
 def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Callable[[Message], None]) -> bool:
     """Checks all calls as one program; if the program is captured and right, sends a result for each call.
 
-    Returns whether it sent results; if not, each call has to be checked alone. If any node of the program runs in eager,
-    each call counts as eager.
+    Returns whether it sent results; if not, each call has to be checked alone. If any node of the program runs in
+    eager, each call counts as eager.
     """
     send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))
     finding = check(job.pair, sample_calls, job.options, job.backward)

@@ -75,7 +75,7 @@ class RestartableProcess:
     """
 
     def __init__(self, module: str, function: str) -> None:
-        # Its stderr is that of this process.
+        # The warm process writes to stderr (descriptor 2) of this process.
         self._warm = BlockingWorker(f"{__name__}:serve", WorkCalled, log=2)
         self._warm.send(LoadWork(module, function))
 
@@ -121,6 +121,7 @@ def serve(channel: Channel) -> None:
 
 
 def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
+    """Passes a call on to the fork; after a timeout, kills the fork."""
     try:
         fork.send(call)
         reply = fork.receive(call.timeout)
@@ -133,5 +134,6 @@ def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
 
 
 def _answer_calls(channel: Channel, work: Callable[..., object]) -> None:
+    """Answers calls in the fork until the channel closes."""
     while (call := channel.receive()) is not None:
         channel.send(WorkCalled("answer", pickle.dumps(work(*pickle.loads(call.arguments)))))
