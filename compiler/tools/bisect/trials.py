@@ -72,9 +72,9 @@ class TrialResult(Reply, frozen=True):
 class RecipeOutcome:
     """How a trial ended, and at which step; `text` is the reason of a failure, or describes the greatest difference.
 
-    In a trial with `until`, the kind "right" means only that this step finished. `worst` is the greatest difference from
-    eager as a multiple of the tolerance, 0 if all results are within it. `artifact` is the compiled program, b"" unless
-    it ran to its end. `lowered` maps nodes to the registries that lowered them; it is empty if the trial failed,
+    In a trial with `until`, the kind "right" means only that this step finished. `worst` is the greatest difference
+    from eager as a multiple of the tolerance, 0 if all results are within it. `artifact` is the compiled program, b""
+    unless it ran to its end. `lowered` maps nodes to the registries that lowered them; it is empty if the trial failed,
     crashed or did not end.
     """
 
@@ -206,15 +206,13 @@ class RecipeTrials:
     ) -> Reply | None:
         """Returns the reply of `work` in a child process; `on_message` gets earlier messages.
 
-        `message_types` is the union of the types of the reply and the messages.
-        Returns a failed `TrialResult` if `work` raises, and `None` if the child crashes or exceeds the time limit. The
-        limit is `seconds`; if that is 0, the limit for a step of a trial of `subject`; without a subject,
-        `criterion.step_seconds`.
+        `message_types` is the union of the types of the reply and the messages. Returns a failed `TrialResult` if
+        `work` raises, and `None` if the child crashes or exceeds the time limit. The limit is `seconds`; if that is 0,
+        the limit for a step of a trial of `subject`; without a subject, `criterion.step_seconds`.
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
-        end = run_in_child(
-            self.requester, Task(work, _error_result, message_types | TrialResult | LogText, on_message, limit)
-        )
+        task = Task(work, _error_result, message_types | TrialResult | LogText, on_message, limit)
+        end = run_in_child(self.requester, task)
         if end.how == "stopped":
             raise BisectionStopped
         return end.reply
