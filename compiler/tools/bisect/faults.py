@@ -24,7 +24,7 @@ from buddy.compiler.tools.extract import Subgraph, extract_subgraph
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-# The preset of the shortest pipeline to machine code: the steps that a recipe shares with this pipeline are required.
+# The preset of the shortest pipeline to machine code: the steps that a recipe shares with it are required.
 _SHORTEST_PRESET = "upstream"
 
 TryRecipe = Callable[[Recipe], RecipeOutcome]
@@ -65,9 +65,8 @@ def find_culprit_steps(
     """Returns the steps without which `recipe`, which is bad, is good; empty if there are no such steps.
 
     First tries to disable the step `failing_step`, then steps of plug-ins, alone and all steps of a pass together. Then
-    searches the optional steps for the one that turns the recipe from good to bad, if all later optional steps are
-    disabled. If the recipe is bad even without any optional step, each required step is disabled alone, unless
-    `find_likelier_culprit` returns true.
+    searches the optional steps for the one that turns the recipe bad while all later ones are disabled. If the recipe
+    is bad without all optional steps, each required step is disabled alone, unless `find_likelier_culprit` returns true.
     """
     optional, disabled = optional_steps(recipe), list[int]()
     for suspects in _suspects(recipe, failing_step):
@@ -150,7 +149,7 @@ def make_culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]
 
 
 def culprit_label(culprit: Culprit) -> str:
-    """Returns the name of the pass, followed by the plug-in that defines it in parentheses, if any."""
+    """Returns the name of the pass, and in parentheses the plug-in that defines it, if any."""
     return f"{culprit.step.name} ({culprit.origin})" if culprit.origin else culprit.step.name
 
 
@@ -235,10 +234,7 @@ def _make_wrong_lowering(
 
 
 def _plugin_of_lowering(registry: str, op: Op, recipe: Recipe) -> str:
-    """Returns the plug-in that defines the lowering of `op` in `registry`, or "".
-
-    An empty `registry` stands for the first one that lowers `op`.
-    """
+    """Returns the plug-in that defines the lowering of `op` in `registry`, "" for the first that lowers it; or ""."""
     op_class = type(op).__name__
     registry = registry or _first_registry(op_class, recipe)
     return plugins.origin(("lowering", f"{registry}.{op_class}"), ("op class", op_class))

@@ -184,8 +184,7 @@ class _Bisection:
     ) -> BisectionResult:
         """Returns the result for `culprits`; `recipe` is the one without them, and `outcome` that of the whole program.
 
-        If the whole program is still wrong, the recipe of the result runs some nodes in eager, if this makes the
-        program right.
+        If the program is still wrong, the recipe of the result runs some nodes in eager, if this makes it right.
         """
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
         culprits_of_steps = faults.make_culprits(self.recipe, step_indices)

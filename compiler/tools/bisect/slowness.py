@@ -69,8 +69,7 @@ def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRa
     sample has as many calls as the faster program needs for `_SAMPLE_SECONDS`.
     """
     # Each program is called twice; the first call warms up, so only the second one counts.
-    all_call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)]
-    call_seconds = all_call_seconds[1::2]
+    call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)][1::2]
     calls = max(1, math.ceil(_SAMPLE_SECONDS / max(min(call_seconds), 1e-9)))
     ratios: list[float] = []
     deadline = time.monotonic() + _MAX_SAMPLING_SECONDS
@@ -113,9 +112,8 @@ def find_slowing_step(
 ) -> BisectionResult:
     """Finds the step without which the program is at least `criterion.slower` times as fast.
 
-    If there are several such steps, the one with the greatest speedup is responsible. Steps that the recipe's preset
-    does not have are tried first; if one of them is responsible, the others are not tried. `outcome` is that of the
-    unmodified program.
+    Of several such steps, it finds the one with the greatest speedup. Steps that the recipe's preset lacks are tried
+    first; if one of them is responsible, the others are not tried. `outcome` is that of the unmodified program.
     """
     if not outcome.artifact:
         return BisectionResult(f"nothing to time: {outcome.describe(recipe)}", recipe, outcome.describe(recipe))

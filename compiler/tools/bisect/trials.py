@@ -34,8 +34,7 @@ OutcomeKind = Literal["right", "fails", "crashes", "hangs", "differs"]
 # Called with a description of the current trial, and the completed fraction of the search.
 OnProgress = Callable[[str, float], None]
 
-# The step of a trial in which the compiled program runs; the other steps are those of the recipe, `LOWERING_STEP` and
-# `CODE_STEP`.
+# The step of a trial that runs the program; others are those of the recipe, `LOWERING_STEP` and `CODE_STEP`.
 RUN_STEP = -3
 # The value of `until`, the last step of a trial, for a trial that compiles and runs the program to the end.
 UNTIL_END = -4
@@ -90,7 +89,6 @@ class RecipeOutcome:
         return self.kind == "right"
 
     def describe(self, recipe: Recipe) -> str:
-        """Returns the outcome as text."""
         if self.is_right:
             return "it matches eager"
         if self.kind == "differs":
@@ -206,9 +204,9 @@ class RecipeTrials:
     ) -> Reply | None:
         """Returns the reply of `work` in a child process; `on_message` gets earlier messages.
 
-        `message_types` is the union of the types of the reply and the messages. Returns a failed `TrialResult` if
-        `work` raises, and `None` if the child crashes or exceeds the time limit. The limit is `seconds`; if that is 0,
-        the limit for a step of a trial of `subject`; without a subject, `criterion.step_seconds`.
+        Returns a failed `TrialResult` if `work` raises, and `None` if the child crashes or exceeds the time limit. The
+        limit is `seconds`; if that is 0, the limit for a step of a trial of `subject`; without a subject,
+        `criterion.step_seconds`.
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
         task = Task(work, _error_result, message_types | TrialResult | LogText, on_message, limit)
@@ -257,7 +255,7 @@ def _run_trial(
     current_step = LOWERING_STEP
 
     def on_lowered(module: LoweredModule) -> None:
-        lowered.update({assignment.node: assignment.lowering for assignment in module.assignments})
+        lowered.update({assigned.node: assigned.lowering for assigned in module.assignments})
 
     def on_step(step: int) -> None:
         nonlocal current_step
@@ -348,7 +346,7 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
         compile_graph(captured.graph, recipe)
 
 
-# The time limit for the warm-up in the child in seconds, many times its usual duration.
+# The time limit for the warm-up in the child, many times its usual duration.
 _WARM_UP_SECONDS = 10.0
 
 

@@ -50,8 +50,8 @@ def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and a text for readers that names its origin.
 
     The tolerance is eager's own error (`EAGER_ERRORS`), else the wider one of those of OpInfo and `runtime.compare`.
-    OpInfo declares its tolerances by decorators of tests. The relevant ones are those of
-    `TestCommon` on the CPU, whose tests, like the checks of this module, compare two ways to compute a result.
+    OpInfo declares its tolerances by decorators of tests. Those of `TestCommon` on the CPU are relevant: its tests
+    compare two ways to compute a result, like the checks of this module.
     """
     if (op_info.full_name, dtype) in EAGER_ERRORS:
         return EAGER_ERRORS[op_info.full_name, dtype], "eager's error"
@@ -236,8 +236,7 @@ def check(
 ) -> CallResult:
     """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients.
 
-    `options` are those of the "buddy" backend. If compiled code has its own random generator, its results are compared
-    with those of the captured program run in eager.
+    If compiled code has its own random generator, its results are compared with those of the captured program in eager.
     """
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
@@ -265,10 +264,7 @@ def check(
 
 
 def _result_of_exception(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
-    """Returns the result for an exception of the compiled program.
-
-    Before a graph is compiled, the exception comes from PyTorch, so the outcome is "refused".
-    """
+    """Returns the result for an exception of the compiled program: "refused" if it precedes the end of compilation."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     message = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
@@ -310,10 +306,7 @@ def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor
 
 
 def with_strides_of(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns tensor `value` with the strides of `other`.
-
-    Returns `value` unchanged if it is no strided tensor of the same shape, or if either tensor is expanded along a dim.
-    """
+    """Returns `value` with the strides of `other`, or unchanged if one is expanded or both have different shapes."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
     if 0 in value.stride() or 0 in other.stride():
@@ -377,6 +370,5 @@ def _finite_error(error: float) -> float:
 
 
 def _first_line(error: BaseException | str) -> str:
-    """Returns the first line that is not empty, of at most 300 characters; "" if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else ""

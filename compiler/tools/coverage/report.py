@@ -22,15 +22,14 @@ from buddy.compiler.tools.coverage.session import (
 _MAX_REASON_CHARACTERS = 140
 # The advice in a reason on how to compile the op.
 _ADVICE = re.compile(r": (?:add the key|add a lowering under that name) .*? has the three steps")
-# The outcomes in the order of the columns of tables.
 _COUNTED_OUTCOMES = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
     """Returns the statistics of `results` by dtype (`dtypes`) and in total (`all`), and those of Core ATen (`core`).
 
-    The statistics of results are the numbers of pairs by outcome and of calls by completed step, and the shares of
-    compiled pairs among those that PyTorch captures: pairs that Dynamo rejects, or without samples, do not count.
+    The statistics are the numbers of pairs by outcome and of calls by completed step, and the shares of compiled pairs
+    among those that PyTorch captures, without those that Dynamo rejects or that have no samples.
     """
     dtypes = sorted({result.dtype for result in results})
     by_dtype = {dtype: _statistics([r for r in results if r.dtype == dtype]) for dtype in dtypes}
@@ -99,7 +98,7 @@ _MAX_REASONS, _MAX_NAMED = 10, 4
 def top_reasons(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     """Returns the `_MAX_REASONS` most frequent reasons why pairs are not compiled here.
 
-    Each has its outcome, the number of its pairs, their share of all such pairs, and one of them as an example (`for`).
+    Each has an outcome, the number of its pairs, their share of all such pairs, and one example (`for`).
     """
     missed = [result for result in results if result.outcome not in ("compiled", "skipped")]
     examples: dict[tuple[str, str], list[str]] = {}

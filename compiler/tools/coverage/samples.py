@@ -58,7 +58,7 @@ def _functional_overload(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     if not op._schema.is_mutable:
         return op
     name = op._schema.name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, f"{name}_functional", None)  # such as _native_batch_norm_legit_functional
+    packet = getattr(torch.ops.aten, f"{name}_functional", None)  # of _native_batch_norm_legit
     overload = op._overloadname.removesuffix("out").removesuffix("_") or "default"
     return getattr(packet or getattr(torch.ops.aten, name), overload, op)
 
@@ -265,7 +265,6 @@ def _describe(sample: SampleInput) -> str:
 
 
 def _describe_value(value: object) -> str:
-    """Returns a text of at most 200 characters, in which a description stands for each tensor."""
     text = str(tree_map_only(torch.Tensor, _TensorDescription, value))
     return text if len(text) < 200 else text[:197] + "..."
 

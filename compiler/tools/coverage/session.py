@@ -1,7 +1,6 @@
 """Defines the plan and the results of a coverage run, and checks the pairs of a plan in other processes.
 
-The plan, the results and the messages between the processes are plain data. Processes on this machine or on a cluster
-check the pairs.
+The processes run on this machine or on a cluster. The plan, the results and the messages are plain data.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ from buddy.compiler.tools.coverage.session import (
     make_pair_result,
 )
 
-# The number that messages give to the program with all calls of a pair, instead of the number of a call.
+# In messages, the number of the program that has all calls of a pair.
 JOINT = -1
 
 
@@ -77,9 +77,9 @@ def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
 
 
 def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Callable[[Message], None]) -> bool:
-    """Checks all calls as one program; if the program is captured and right, sends a result for each call.
+    """Checks all calls as one program; if it is captured and right, sends a result for each call.
 
-    Returns whether it sent results; if not, each call has to be checked alone. If any node of the program runs in
+    Returns whether it did; if not, each call has to be checked alone. If any node of the program runs in
     eager, each call counts as eager.
     """
     send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))

@@ -88,7 +88,7 @@ class TensorFacts:
     keys: str = ""
 
     def of(self, kind: str) -> str:
-        """Returns the fact that guards of `kind` check; the dtype and the size if the fact is unknown."""
+        """Returns the fact that guards of `kind` check, or the dtype and size if it is unknown."""
         facts = {
             "size": self.size, "rank": self.size, "stride": self.stride, "dtype": self.dtype,
             "requires_grad": self.requires_grad, "device": self.keys,
@@ -126,10 +126,7 @@ class GuardLine:
 
 @dataclass
 class GuardTree:
-    """The guards of a compilation (`lines`), and what they check.
-
-    `tensors` are the checked tensors, by source as the user writes it; `state` is the checked global state, by name.
-    """
+    """The guards of a compilation; the tensors they check, by source as the user writes it; the global state, by name."""
 
     lines: list[GuardLine] = field(default_factory=list)
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
@@ -228,9 +225,9 @@ def differing_keys(before: str, after: str) -> tuple[str, str]:
 
 def kind_of_expression(expression: str) -> str:
     """Returns what a guard written as a Python expression checks."""
-    # A text in quotes may look like a symbolic size, unless the quotes are those of a source: `L['x'].size()[0]`.
-    searched_text = expression if ".size()" in expression else _QUOTED.sub("''", expression)
-    if _SIZES.search(searched_text):
+    # Quoted text may look like a symbol, but sources have quotes too: `L['x'].size()[0]`.
+    unquoted = expression if ".size()" in expression else _QUOTED.sub("''", expression)
+    if _SIZES.search(unquoted):
         return "symbolic size"
     if "___check_type_id" in expression:
         return "type"
@@ -257,7 +254,7 @@ def as_written(text: str) -> str:
 def describe_guard(expression: str) -> str:
     """Returns a guard in the user's terms.
 
-    An example is `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
+    For example `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
     """
     match = _ID.search(expression)
     if match is None:
@@ -333,8 +330,8 @@ _SIZE_NAME = re.compile(r"((?:[LG]\[['\"]\w+['\"]\]|\w)[\w.\[\]'\"]*?)\.(?:size|
 
 def read_reason(text: str) -> Reason:
     """Reads a reason, such as `tensor 'x' size mismatch at index 0. expected 2, actual 3` or `n == 1`."""
-    stripped_text = text.strip()
-    expression = _split_comment(stripped_text)[0].splitlines()[0] if stripped_text else ""
+    text = text.strip()
+    expression = _split_comment(text)[0].splitlines()[0] if text else ""
     return next(_matching_reasons(expression), Reason("other", expression))
 
 
@@ -346,7 +343,6 @@ def _matching_reasons(text: str) -> Iterator[Reason]:
 
 
 def _tensor_reasons(text: str) -> Iterator[Reason]:
-    """Yields the readings of a text as a mismatch of a tensor."""
     if match := _MISMATCH.search(text):
         what, index = match["what"], match["index"]
         yield Reason(
@@ -365,7 +361,6 @@ def _tensor_reasons(text: str) -> Iterator[Reason]:
 
 
 def _message_reasons(text: str) -> Iterator[Reason]:
-    """Yields the readings of a text as a message on global state, backends, aliasing, marks or deleted objects."""
     if text.startswith("GLOBAL_STATE changed"):
         names = text.partition(":")[2].split()
         yield Reason("global state", " ".join(names) or text, names[0] if names else "")
@@ -389,7 +384,6 @@ def _message_reasons(text: str) -> Iterator[Reason]:
 
 
 def _expression_reasons(text: str) -> Iterator[Reason]:
-    """Yields the readings of a text as a Python expression."""
     if match := _ID.search(text):
         kind, before = ("type" if match[1] == "type" else "identity"), match[3] or ""
         yield Reason(kind, describe_guard(text), match[2], before if kind == "type" else "")

@@ -136,10 +136,10 @@ class Recorder:
 
     def __init__(self, send: Send) -> None:
         self._send, self._lock, self._owner = send, threading.Lock(), os.getpid()
-        # The compiled code by its guard manager; the list has weak references to the managers, in order of compilation.
+        # By the guard manager of the code; the list has weak references to the managers, in order of compilation.
         self._entries: weakref.WeakKeyDictionary[Any, _CountedCode] = weakref.WeakKeyDictionary()
         self._all_entries: list[tuple[_CountedCode, Any]] = []
-        # The missing parts of the report for which a note has been sent (`_noting_errors`).
+        # What the report lacks, as notes have said (`_noting_errors`).
         self._noted: set[str] = set()
         # Whether Dynamo looks for a failed guard: it checks guards again, which must not count.
         self._is_explaining = False
@@ -184,7 +184,7 @@ class Recorder:
         name = next(iter(fields), "")
         artifact = fields.get("artifact")
         if name in READ_RECORDS or (isinstance(artifact, dict) and artifact.get("name") in READ_ARTIFACTS):
-            if name == "compilation_metrics":  # the texts of all settings are long, and the report does not need them
+            if name == "compilation_metrics":  # without the long texts of all settings
                 fields = {**fields, name: {k: v for k, v in fields[name].items() if not str(k).endswith("_config")}}
             if name == "dynamo_start":
                 fields = {**fields, name: {**fields[name], "callers": _callers()}}
@@ -309,7 +309,7 @@ class Recorder:
     def _noting_errors(self, what: str) -> Iterator[None]:
         """Records an error in the block as a note, because the script must continue if Dynamo lacks a function.
 
-        `what` says what the report lacks because of the error; one note is sent for it.
+        `what` says what the report then lacks; one note is sent for it.
         """
         try:
             yield

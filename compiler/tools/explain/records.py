@@ -249,10 +249,7 @@ def _checked_text(value: ValueFields, kind: str) -> str:
 
 
 def compile_error(metrics: MetricsFields) -> str:
-    """Returns the error that ended a compilation, "" if there is none.
-
-    It is the type and the first line of the error, or the whole text for a recompile limit.
-    """
+    """Returns type and first line of the error that ended a compilation, or ""; the whole text of a recompile limit."""
     reason = str(metrics.get("fail_reason") or "").strip()
     if not metrics.get("fail_type"):
         return ""

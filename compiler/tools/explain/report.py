@@ -150,7 +150,6 @@ class ReportBuilder:
         self._runner, self._torch_version = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
-        """Returns the frames of the user's code."""
         user_frames = [frame for frame in frames if is_user_file(frame.file)]
         if not self._runner:
             return user_frames
@@ -374,7 +373,6 @@ class ReportBuilder:
         )  # fmt: skip
 
     def _report_compile(self, compile_: RecordedCompile) -> DynamoCompile:
-        """Returns the entry of a compilation in the report."""
         failures = tuple(self._report_failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
         info = self._with_function(compile_)
@@ -445,10 +443,9 @@ class ReportBuilder:
         sources_with_failures = {source for number, source, _ in failures if number == index}
         for line in compile_.tree.lines:
             frame = compile_.frames.get(line.key) or (self._resolve(line.frame) if line.frame else None)
-            is_named_failure = (index, line.key, line.kind) in failures
-            # Another guard on the value has failed, or the user's code does not name the value.
+            is_known_failure = (index, line.key, line.kind) in failures
             is_unlikely_failure = line.key in sources_with_failures or line.library
-            failure_count = compile_.failed.get(line.key, 0) if is_named_failure or not is_unlikely_failure else 0
+            failure_count = compile_.failed.get(line.key, 0) if is_known_failure or not is_unlikely_failure else 0
             if checked < 0:
                 failure_count = -1  # unknown
             yield DynamoGuard(

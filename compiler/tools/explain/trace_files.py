@@ -30,7 +30,7 @@ _COMPILE_START = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?
 _MAX_CHARACTERS = 16 << 20
 # The number of bytes between two reports of progress.
 _PROGRESS_BYTES = 4 << 20
-# The number of bytes at the start of a file among which a zero byte marks a binary file.
+# The number of bytes at the start of a file that are searched for a zero byte.
 _PROBE_BYTES = 4096
 
 
@@ -73,14 +73,13 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
     files = trace_files(path)
     builder, notes, log_lines = ReportBuilder(), list[str](), 0
     sizes = [_size(file) for file in files]
-    total_bytes, bytes_before, reported_bytes = sum(sizes) or 1, 0, 0
+    total, bytes_before, reported = sum(sizes) or 1, 0, 0
 
     def on_position(position: int) -> None:
-        nonlocal reported_bytes
-        bytes_read = bytes_before + position
-        if bytes_read - reported_bytes > _PROGRESS_BYTES:
-            reported_bytes = bytes_read
-            on_progress(min(bytes_read / total_bytes, 1.0))
+        nonlocal reported
+        if bytes_before + position - reported > _PROGRESS_BYTES:
+            reported = bytes_before + position
+            on_progress(min(reported / total, 1.0))
 
     for file, size in zip(files, sizes, strict=True):
         rank = _RANK.search(file.name)
@@ -103,10 +102,7 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
 
 
 def _take_records(file: Path, reader: _Reader, builder: ReportBuilder, on_position: Callable[[int], None]) -> str:
-    """Adds the records of a file to `builder`; returns why the file is not a trace, "" if it is one.
-
-    Calls `on_position` with the number of bytes read so far after each record.
-    """
+    """Adds the records of a file to `builder`; returns why the file is not a trace, "" if it is one."""
     try:
         with file.open("rb") as stream:
             if b"\0" in stream.read(_PROBE_BYTES):

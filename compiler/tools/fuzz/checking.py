@@ -193,13 +193,13 @@ def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
     traced = trial.run(_traced_backend)
     if STRIDES in traced.difference and _explains(trial, ours, traced):
         return Verdict("refused", f"as traced and decomposed: {traced.difference}")
-    # If PyTorch's tracing causes a difference too, but another one, the description names its step.
-    tracing_step = ""
+    # PyTorch's tracing may cause a difference too, but another one.
+    cause = ""
     if captured.difference:
-        tracing_step = "captured: "
+        cause = "captured: "
     elif traced.difference:
-        tracing_step = "decomposed: "
-    return Verdict("error" if ours.results is None else "wrong", f"{tracing_step}{ours.difference}")
+        cause = "decomposed: "
+    return Verdict("error" if ours.results is None else "wrong", cause + ours.difference)
 
 
 def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool:
@@ -221,8 +221,8 @@ def _first_wrong_op(script: str, backend: Backend, dynamic: bool, gradients: boo
     difference = _ProgramTrial(*_load(script_with_all_results), dynamic, gradients).run(backend).difference
     match = _RESULT_PREFIX.match(difference)
     # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
-    max_calls = 2 if dynamic else 1
-    if match is None or int(match[1]) >= len(assignments) * max_calls:
+    calls = 2 if dynamic else 1
+    if match is None or int(match[1]) >= len(assignments) * calls:
         return ""
     statement = assignments[int(match[1]) % len(assignments)][1]
     return " ".join(_CALLED_FUNCTION.findall(statement)) or statement
@@ -257,6 +257,5 @@ def _count_compiled(recorder: CoverageRecorder) -> Histogram:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, of at most 300 characters; the error's type if the text is empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -24,8 +24,8 @@ DTYPES = (
 )  # fmt: skip
 _SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
 _TENSOR_FIELDS = ("x", "y", "z")
-# Bounds floats before a conversion to integers, which is undefined outside an integer type's range in C++, and so in
-# PyTorch. The field is the lower bound; any integer type can represent 99.
+# The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch. Any integer type has 99;
+# the field is the lower bound.
 _CLAMP = ".nan_to_num().clamp({}, 99)"
 
 

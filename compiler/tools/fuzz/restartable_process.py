@@ -121,7 +121,6 @@ def serve(channel: Channel) -> None:
 
 
 def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
-    """Passes a call on to the fork; after a timeout, kills the fork."""
     try:
         fork.send(call)
         reply = fork.receive(call.timeout)
@@ -134,6 +133,5 @@ def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
 
 
 def _answer_calls(channel: Channel, work: Callable[..., object]) -> None:
-    """Answers calls in the fork until the channel closes."""
     while (call := channel.receive()) is not None:
         channel.send(WorkCalled("answer", pickle.dumps(work(*pickle.loads(call.arguments)))))

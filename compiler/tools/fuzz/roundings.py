@@ -188,8 +188,7 @@ def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def perturb_tensor(tensor: torch.Tensor, generator: torch.Generator) -> None:
     """Changes the elements of a float tensor at random by a few units in the last place, in place.
 
-    `generator` is not the generator of the program's random numbers. NaN gets a random sign, because IEEE 754 does not
-    specify the sign of a computed NaN.
+    NaN gets a random sign, because IEEE 754 does not specify the sign of a computed NaN.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = tensor.double()

@@ -66,8 +66,7 @@ class GeneratedProgram(NamedTuple):
 class ProgramDraft:
     """A program so far: its inputs, its statements, and the value of each name in eager.
 
-    `on_statement` is called with a statement before eager runs it, and with "" afterwards. Statements in `crashing`,
-    which crash eager, are skipped.
+    Statements in `crashing`, which crash eager, are skipped.
     """
 
     seed: int
