@@ -66,7 +66,7 @@ def find_culprit_steps(
 
     First tries to disable the step `failing_step`, then steps of plug-ins, alone and all steps of a pass together. Then
     searches the optional steps for the one that turns the recipe bad while all later ones are disabled. If the recipe
-    is bad without all optional steps, each required step is disabled alone, unless `find_likelier_culprit` returns true.
+    is bad without all optional steps, each required step is disabled alone if `find_likelier_culprit` returns false.
     """
     optional, disabled = optional_steps(recipe), list[int]()
     for suspects in _suspects(recipe, failing_step):
@@ -149,7 +149,7 @@ def make_culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]
 
 
 def culprit_label(culprit: Culprit) -> str:
-    """Returns the name of the pass, and in parentheses the plug-in that defines it, if any."""
+    """Returns the name of the pass, and in parentheses its plug-in, if any."""
     return f"{culprit.step.name} ({culprit.origin})" if culprit.origin else culprit.step.name
 
 

@@ -29,7 +29,7 @@ from buddy.compiler.tools.bisect.trials import (
 )
 from buddy.compiler.tools.extract import Subgraph
 
-# The maximum number of rounds: each finds one fault, which may have hidden another one, or nodes to run in eager.
+# The maximum number of rounds; each finds one fault, which may have hidden another one.
 _MAX_ROUNDS = 4
 # The time limit in seconds for the reduction of a program that never ends.
 _MAX_HANG_REDUCTION_SECONDS = 15.0

@@ -34,9 +34,9 @@ OutcomeKind = Literal["right", "fails", "crashes", "hangs", "differs"]
 # Called with a description of the current trial, and the completed fraction of the search.
 OnProgress = Callable[[str, float], None]
 
-# The step of a trial that runs the program; others are those of the recipe, `LOWERING_STEP` and `CODE_STEP`.
+# The step that runs the program; the others are those of the recipe, `LOWERING_STEP` and `CODE_STEP`.
 RUN_STEP = -3
-# The value of `until`, the last step of a trial, for a trial that compiles and runs the program to the end.
+# The value of `until`, the last step of a trial, to compile and run the program to the end.
 UNTIL_END = -4
 
 # The fixed part of the time limit for a step, in seconds; the steps of the smallest subgraphs take much less.
@@ -152,7 +152,6 @@ class RecipeTrials:
         return self.seconds > self.criterion.seconds
 
     def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> bool:
-        """Returns whether the outcome is cached."""
         return (subject.key, recipe_identity(recipe), until) in self._outcomes
 
     def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> RecipeOutcome:
@@ -332,7 +331,7 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
 
     First compiles the program in a child process, which may crash if a plug-in replaces compiler code.
     """
-    # These calls import the passes and the lowerings.
+    # These import the passes and the lowerings.
     own_passes()
     registries(dialect)
     recipe = default_recipe(dialect=dialect)

@@ -142,7 +142,7 @@ class SampleCall:
         return copy.deepcopy((self.args, self.kwargs))
 
     def prepare(self, arguments: CallArguments) -> CallArguments:
-        """Returns `arguments`; with `writes`, the first one is a copy, as autograd does not allow writes to leaves."""
+        """Returns `arguments`; with `writes`, the first is a copy, as autograd allows no writes to leaves."""
         (first, *others), kwargs = arguments
         if self.writes:
             first = tree_map_only(torch.Tensor, torch.clone, first)

@@ -126,7 +126,7 @@ class GuardLine:
 
 @dataclass
 class GuardTree:
-    """The guards of a compilation; the tensors they check, by source as the user writes it; the global state, by name."""
+    """The guards of a compilation; the tensors they check, by source as the user writes it; the global state."""
 
     lines: list[GuardLine] = field(default_factory=list)
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
@@ -254,7 +254,7 @@ def as_written(text: str) -> str:
 def describe_guard(expression: str) -> str:
     """Returns a guard in the user's terms.
 
-    For example `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
+    For example, `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
     """
     match = _ID.search(expression)
     if match is None:

@@ -139,7 +139,7 @@ class Recorder:
         # By the guard manager of the code; the list has weak references to the managers, in order of compilation.
         self._entries: weakref.WeakKeyDictionary[Any, _CountedCode] = weakref.WeakKeyDictionary()
         self._all_entries: list[tuple[_CountedCode, Any]] = []
-        # What the report lacks, as notes have said (`_noting_errors`).
+        # What the report lacks, according to notes that have been sent.
         self._noted: set[str] = set()
         # Whether Dynamo looks for a failed guard: it checks guards again, which must not count.
         self._is_explaining = False
@@ -307,10 +307,7 @@ class Recorder:
 
     @contextmanager
     def _noting_errors(self, what: str) -> Iterator[None]:
-        """Records an error in the block as a note, because the script must continue if Dynamo lacks a function.
-
-        `what` says what the report then lacks; one note is sent for it.
-        """
+        """Records an error in the block as a note, once for each `what`, because the script must continue."""
         try:
             yield
         except Exception as error:

@@ -111,7 +111,7 @@ class ValueFields(TypedDict, total=False):
 
 
 class FailureFields(TypedDict, total=False):
-    """A failed guard of an earlier compilation: Dynamo's id of it is `entry`, and our hooks' number of it is `serial`.
+    """A failed guard of an earlier compilation, which is `entry` in Dynamo and number `serial` in our hooks.
 
     `reason` is Dynamo's text, `frames` the user's frames that made the guard necessary. `changes` are the changed
     values before and after, by source.

@@ -150,10 +150,10 @@ class ReportBuilder:
         self._runner, self._torch_version = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
-        user_frames = [frame for frame in frames if is_user_file(frame.file)]
-        if not self._runner:
-            return user_frames
-        return [frame for frame in user_frames if not frame.file.startswith(self._runner)]
+        runner = self._runner
+        return [
+            frame for frame in frames if is_user_file(frame.file) and not (runner and frame.file.startswith(runner))
+        ]
 
     def _note_file(self, path: str) -> None:
         self._files[path] = None

@@ -15,7 +15,7 @@ from buddy.compiler.protocol.one_shot_messages import ReadTrace, TraceProgress, 
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, ReportBuilder
 
-# The start of a line of both formats: rank, level and date and time, process id, place in torch's code.
+# The start of a line of both formats: rank, level, date and time, process id, place in torch.
 _PREFIX = re.compile(
     r"^(?:\[rank(?P<rank>\d+)\]:\s*)?(?P<time>[VIWEC]\d{4} [\d:.]+) (?P<pid>\d+) (?P<place>\S+?:\d+)\] ?(?P<rest>.*)$"
 )

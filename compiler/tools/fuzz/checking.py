@@ -203,7 +203,7 @@ def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
 
 
 def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool:
-    """Returns whether `other` explains a difference of `ours`: whether it has the same results, or raised an error."""
+    """Returns whether `other` explains a difference of `ours`: it has the same results, or raised an error."""
     return other.results is None or (
         ours.results is not None and not trial.describe_difference(ours.results, other.results)
     )
