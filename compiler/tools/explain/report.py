@@ -150,10 +150,8 @@ class ReportBuilder:
         self._runner, self._torch_version = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
-        runner = self._runner
-        return [
-            frame for frame in frames if is_user_file(frame.file) and not (runner and frame.file.startswith(runner))
-        ]
+        user_frames = [frame for frame in frames if is_user_file(frame.file)]
+        return [frame for frame in user_frames if not (self._runner and frame.file.startswith(self._runner))]
 
     def _note_file(self, path: str) -> None:
         self._files[path] = None
