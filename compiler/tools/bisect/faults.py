@@ -24,7 +24,7 @@ from buddy.compiler.tools.extract import Subgraph, extract_subgraph
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-# The shortest pipeline to machine code: steps of a recipe that this pipeline has too are required.
+# The preset of the shortest pipeline to machine code: the steps that a recipe shares with it are required.
 _SHORTEST_PRESET = "upstream"
 
 TryRecipe = Callable[[Recipe], RecipeOutcome]
@@ -65,9 +65,8 @@ def find_culprit_steps(
     """Returns the steps without which `recipe`, which is bad, is good; empty if there are no such steps.
 
     First tries to disable the step `failing_step`, then steps of plug-ins, alone and all steps of a pass together. Then
-    enables the optional steps one after another, always followed by the rest of the pipeline: the step that turns
-    the recipe from good to bad is responsible. If the recipe is bad without all optional steps, each required step is
-    disabled alone, unless `find_likelier_culprit` returns true.
+    searches the optional steps for the one that turns the recipe bad while all later ones are disabled. If the recipe
+    is bad without all optional steps, each required step is disabled alone if `find_likelier_culprit` returns false.
     """
     optional, disabled = optional_steps(recipe), list[int]()
     for suspects in _suspects(recipe, failing_step):
@@ -149,6 +148,11 @@ def make_culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]
     return tuple(Culprit(index, recipe.steps[index], plugin_of_step(recipe.steps[index])) for index in indices)
 
 
+def culprit_label(culprit: Culprit) -> str:
+    """Returns the name of the pass, and in parentheses its plug-in, if any."""
+    return f"{culprit.step.name} ({culprit.origin})" if culprit.origin else culprit.step.name
+
+
 def plugin_of_step(step: PassStep) -> str:
     """Returns the plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
     kind: plugins.RegistrationKind = "graph pass" if step.level == "graph" else "MLIR pass"
@@ -161,6 +165,7 @@ def _step_key(step: PassStep) -> tuple[str, str, str]:
 
 def _common_subsequence(left: Sequence[tuple[str, str, str]], right: Sequence[tuple[str, str, str]]) -> set[int]:
     """Returns the indices in `left` of a longest common subsequence of both."""
+    # `lengths[i][j]` is the length of a longest common subsequence of `left[i:]` and `right[j:]`.
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):
@@ -181,7 +186,7 @@ def _common_subsequence(left: Sequence[tuple[str, str, str]], right: Sequence[tu
 # ---- lowerings -------------------------------------------------------------------------------------------------------
 
 
-# The maximum number of nodes to run in eager: if a minimal subgraph has more, no single lowering is the cause.
+# The maximum number of nodes to try in eager: if a minimal subgraph has more, no single lowering is the cause.
 _MAX_NODES_IN_EAGER = 12
 
 
@@ -193,7 +198,7 @@ def find_wrong_lowerings(
     judge: Judge,
     of_plugins: bool = False,
 ) -> list[WrongLowering]:
-    """Returns the wrong lowerings of nodes in `small`: those nodes without which, each alone in eager, it is right.
+    """Returns the wrong lowerings of nodes in `small`: the subgraph is right if one such node alone runs in eager.
 
     `whole` is the program of which `small` is a failing part. At most `_MAX_NODES_IN_EAGER` nodes are tried; with
     `of_plugins`, only nodes that plug-ins lower.
@@ -214,9 +219,9 @@ def find_wrong_lowerings(
 def _make_wrong_lowering(
     trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op
 ) -> WrongLowering:
-    """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are correct."""
-    name, registry = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
-    registry = registry or _first_registry(name, recipe)
+    """Returns the wrong lowering of `op`, with all nodes of its class and the registries that lower it correctly."""
+    op_class, registry = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
+    registry = registry or _first_registry(op_class, recipe)
     nodes = [other.stable for other in whole.subgraph.graph.operations if type(other) is type(op)]
     correct = []
     for key in (*registries(recipe.dialect), TORCH_MLIR):
@@ -225,18 +230,19 @@ def _make_wrong_lowering(
         outcome = trials(small, recipe.with_choice(op.stable, key))
         if outcome.is_right and outcome.lowered.get(op.stable) == key:
             correct.append(key)
-    return WrongLowering(name, registry, tuple(nodes), _plugin_of_lowering(registry, op, recipe), (*correct, EAGER))
+    return WrongLowering(op_class, registry, tuple(nodes), _plugin_of_lowering(registry, op, recipe), (*correct, EAGER))
 
 
 def _plugin_of_lowering(registry: str, op: Op, recipe: Recipe) -> str:
-    """Returns the plug-in that defines the lowering of `op` in `registry` ("": the first that lowers it), or ""."""
-    name = type(op).__name__
-    return plugins.origin(("lowering", f"{registry or _first_registry(name, recipe)}.{name}"), ("op class", name))
+    """Returns the plug-in that defines the lowering of `op` in `registry`, "" for the first that lowers it; or ""."""
+    op_class = type(op).__name__
+    registry = registry or _first_registry(op_class, recipe)
+    return plugins.origin(("lowering", f"{registry}.{op_class}"), ("op class", op_class))
 
 
-def _first_registry(name: str, recipe: Recipe) -> str:
-    """Returns the first registry that lowers the op class `name`, or ""."""
-    return next((key for key, registry in registries(recipe.dialect).items() if name in registry), "")
+def _first_registry(op_class: str, recipe: Recipe) -> str:
+    """Returns the name of the first registry that lowers `op_class`, or ""."""
+    return next((name for name, registry in registries(recipe.dialect).items() if op_class in registry), "")
 
 
 def repair_lowerings(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
@@ -265,14 +271,14 @@ FailureTest = Callable[[TrialSubject], bool]
 
 @dataclass(frozen=True)
 class NodeUnit:
-    """Nodes that are tried together; `occurrences` is the number of equal layers in which the program has them."""
+    """Nodes that are tried together; `occurrences` is the number of equal layers with such nodes in the program."""
 
     nodes: tuple[Op, ...]
     occurrences: int = 1
 
 
 def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
-    """Returns a unit for each function that a graph is partitioned into, and for each run of nodes between calls.
+    """Returns a unit for each function of the partitioned graph, and for each run of nodes between its calls.
 
     The unit with the largest share of the nodes is first.
     """
@@ -285,7 +291,7 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
 
 def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
-    """Returns the subgraph of `nodes` with its inputs and results in eager; `None` if it cannot be extracted."""
+    """Returns the subgraph of `nodes` with eager's inputs and results; `None` if it cannot be extracted."""
     try:
         part = extract_subgraph(whole.subgraph, nodes)
     except ExtractionError:

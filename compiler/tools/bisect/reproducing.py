@@ -86,7 +86,7 @@ def _reproduce_graph_pass(trials: RecipeTrials, subject: TrialSubject, recipe: R
 
 
 def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
-    """Returns the input and the output of step number `index` on `subject`; with a negative one, the top-level IR."""
+    """Returns the input and output of step number `index` on `subject`; for a negative `index`, the top-level IR."""
     result = Reproducer()
 
     def store_text_before(message: Message) -> None:
@@ -104,9 +104,8 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
         if index >= 0:
             run_pass(module, recipe.steps[index], PassContext.of(recipe, locations), verify=False)
         after = _symbol_texts(module)
-        return ModuleAfter(
-            _module_text(module), tuple(name for name, text in after.items() if before.get(name) != text)
-        )
+        changed_functions = tuple(name for name, text in after.items() if before.get(name) != text)
+        return ModuleAfter(_module_text(module), changed_functions)
 
     reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, store_text_before, subject=subject)
     if isinstance(reply, ModuleAfter):

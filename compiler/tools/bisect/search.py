@@ -31,7 +31,7 @@ from buddy.compiler.tools.extract import Subgraph
 
 # The maximum number of rounds; each finds one fault, which may have hidden another one.
 _MAX_ROUNDS = 4
-# The time limit for the reduction of a program that never ends.
+# The time limit in seconds for the reduction of a program that never ends.
 _MAX_HANG_REDUCTION_SECONDS = 15.0
 
 
@@ -44,7 +44,7 @@ def bisect(
 ) -> BisectionResult:
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
-    Every trial runs in a separate process. It is stopped if one of its steps takes more than a limit of at most
+    Every trial runs in a separate process, which is stopped if one step takes longer than a limit of at most
     `criterion.step_seconds`. After `criterion.seconds`, no trial starts that would only reduce the failing
     subgraph further. Raises `BisectionStopped` when the client stops the bisection or disconnects.
     """
@@ -120,7 +120,7 @@ class _Bisection:
         """Finds one fault; returns a subgraph that shows it, and the responsible steps or lowerings.
 
         First tries to disable the pass that failed, crashed or did not end, or else the pass of a plug-in. If the
-        program is then right, no subgraph is needed, and the first result is `None`.
+        program is then right, no subgraph is needed, and `None` is returned for the subgraph.
         """
         judge = self._make_judge(outcome, recipe)
         suspects = [outcome.step] if outcome.step >= 0 else faults.steps_of_only_plugin_pass(recipe)
@@ -184,7 +184,7 @@ class _Bisection:
     ) -> BisectionResult:
         """Returns the result for `culprits`; `recipe` is the one without them, and `outcome` that of the whole program.
 
-        If that is still wrong, the recipe of the result runs some nodes in eager, if this makes the program right.
+        If the program is still wrong, the recipe of the result runs some nodes in eager, if this makes it right.
         """
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
         culprits_of_steps = faults.make_culprits(self.recipe, step_indices)
@@ -229,7 +229,8 @@ class _Bisection:
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
-            if outcome.is_right or is_late or self._make_judge(self.original_outcome, self.recipe)(outcome) != "bad":
+            judge = self._make_judge(self.original_outcome, self.recipe)
+            if outcome.is_right or is_late or judge(outcome) != "bad":
                 break
             names = faults.computing_nodes(self._reduce(recipe, outcome).subgraph)
         if not outcome.is_right:
@@ -241,11 +242,9 @@ class _Bisection:
         """Returns the groups without those that need not run in eager, as far as the time allows."""
         for group in list(groups):
             others = [other for other in groups if other is not group]
-            if (
-                others
-                and not self.trials.time_is_up
-                and self.trials(self.whole, faults.with_nodes_in_eager(self.recipe, others)).is_right
-            ):
+            if not others or self.trials.time_is_up:
+                break
+            if self.trials(self.whole, faults.with_nodes_in_eager(self.recipe, others)).is_right:
                 groups = others
         return groups
 
@@ -257,9 +256,9 @@ class _Bisection:
         return outcome.kind in kinds.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
     def _make_judge(self, failure: RecipeOutcome, recipe: Recipe) -> faults.Judge:
-        """Returns a function that judges outcomes: right is good, a failure like `failure` bad, another one neither.
+        """Returns a function that judges outcomes: right is good, a failure like `failure` bad, any other neither.
 
-        Failures are alike if they are of the same kind and, except for differences, occur in the same pass.
+        Failures are alike if they are of the same kind and occur in the same pass; for differences, the kind suffices.
         """
         name = _pass_name(failure.step, recipe)
 
@@ -277,8 +276,7 @@ class _Bisection:
         """Returns a sentence that names the culprits; `is_right` is true if the program is right without them."""
         if culprits:
             # A pass that is the culprit at several steps is named once; `BisectionResult.steps` has all of them.
-            labels = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in culprits)
-            names = list(dict.fromkeys(labels))
+            names = list(dict.fromkeys(faults.culprit_label(culprit) for culprit in culprits))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif lowerings:
             what = "; ".join(faults.describe_wrong_lowering(lowering) for lowering in lowerings)

@@ -45,15 +45,15 @@ class TimeRatio(Reply, frozen=True):
 def measure_ratio(
     trials: RecipeTrials, part: Subgraph, first: bytes, second: bytes, threads: int, bound: float
 ) -> TimeRatio | None:
-    """Returns the ratio of the times of artifacts `first` and `second` on `part`; `None` if they do not finish.
+    """Returns the ratio of the times of artifacts `first` and `second` on `part`; `None` if the runs do not finish.
 
-    Measures until the ratio is significantly above or below `bound`, or for a few seconds.
+    Measures like `time_pairs`.
     """
 
     def work(_channel: Channel) -> Reply:
         torch.set_num_threads(threads)
         with torch.no_grad():
-            programs = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
+            programs = [LoadedProgram(from_bytes(artifact), frozen=True) for artifact in (first, second)]
             return time_pairs([partial(program, part.tensors, part.numbers) for program in programs], bound)
 
     reply = trials.run_in_child(
@@ -65,8 +65,8 @@ def measure_ratio(
 def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRatio:
     """Returns the ratio of the time of the first of two programs to that of the second.
 
-    Measures pairs of samples until the ratio is significantly above or below `bound`, or for a few seconds. A sample
-    has as many calls as the faster program needs for the minimum duration.
+    Measures pairs of samples until the ratio is significantly above or below `bound`, or for `_MAX_SAMPLING_SECONDS`. A
+    sample has as many calls as the faster program needs for `_SAMPLE_SECONDS`.
     """
     # Each program is called twice; the first call warms up, so only the second one counts.
     call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)][1::2]
@@ -112,8 +112,8 @@ def find_slowing_step(
 ) -> BisectionResult:
     """Finds the step without which the program is at least `criterion.slower` times as fast.
 
-    If there are several, it is the one with the greatest speedup. Steps that the recipe's preset does not have are
-    tried first; if one of them is responsible, the others are not tried. `outcome` is that of the unmodified program.
+    Of several such steps, it finds the one with the greatest speedup. Steps that the recipe's preset lacks are tried
+    first; if one of them is responsible, the others are not tried. `outcome` is that of the unmodified program.
     """
     if not outcome.artifact:
         return BisectionResult(f"nothing to time: {outcome.describe(recipe)}", recipe, outcome.describe(recipe))
@@ -133,18 +133,17 @@ def find_slowing_step(
 
 
 def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
-    """Returns the function with most of a large program's nodes, with its real inputs; a small program itself."""
+    """Returns the function with the most nodes of a large program, with its real inputs; a small program itself."""
     if len(whole.subgraph.graph.operations) <= _MAX_WHOLE_NODES:
         return whole
     return next(iter(faults.function_subjects(whole, recipe)), whole)
 
 
 def _candidate_steps(recipe: Recipe) -> tuple[list[int], list[int]]:
-    """Returns the optional steps: those that the recipe's preset does not have or plug-ins define, and the others."""
+    """Returns the optional steps: those that the recipe's preset lacks or that plug-ins define, and the others."""
     preset = presets().get(recipe.preset)
-    unmatched_preset_steps = (
-        Counter((step.name, step.anchor) for step in preset.recipe.steps if step.enabled) if preset else Counter()
-    )
+    preset_steps = preset.recipe.steps if preset else ()
+    unmatched_preset_steps = Counter((step.name, step.anchor) for step in preset_steps if step.enabled)
     added, others = list[int](), list[int]()
     for index in faults.optional_steps(recipe):
         step = recipe.steps[index]
@@ -171,7 +170,7 @@ def _make_result(
     bound = trials.criterion.slower
     speedup = _measure_speedup(trials, whole, recipe, index)
     culprits = faults.make_culprits(recipe, [index])
-    name = f"{culprits[0].step.name}{culprits[0].origin and f' ({culprits[0].origin})'}"
+    name = faults.culprit_label(culprits[0])
 
     def is_slowed(subject: TrialSubject) -> bool:
         if trials.time_is_up:
@@ -183,13 +182,11 @@ def _make_result(
     small = faults.smallest_failing_part(part, recipe, is_slowed)
     reproducer = reproducing.make_reproducer(trials, small, recipe, index)
     confirmed = speedup is not None and speedup.low > 1.0
-    times = (
-        f"takes {speedup.median:.2f} times ({speedup.low:.2f} to {speedup.high:.2f}) as long"
-        if speedup is not None
-        else ""
-    )
+    effect = "does not finish in time"
+    if speedup is not None:
+        effect = f"takes {speedup.median:.2f} times ({speedup.low:.2f} to {speedup.high:.2f}) as long"
     return BisectionResult(
-        f"{name} is at fault: with it the program {times or 'does not finish in time'}",
+        f"{name} is at fault: with it the program {effect}",
         faults.without_steps(recipe, [index]),
         "it is slower than without the pass",
         culprits,

@@ -15,6 +15,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.serialization import graph_hash
 from buddy.compiler.ops import registries
+from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Criterion
 from buddy.compiler.protocol.artifact import to_bytes
@@ -33,12 +34,12 @@ OutcomeKind = Literal["right", "fails", "crashes", "hangs", "differs"]
 # Called with a description of the current trial, and the completed fraction of the search.
 OnProgress = Callable[[str, float], None]
 
-# A step of a trial in addition to those of the recipe, `LOWERING_STEP` and `CODE_STEP`: the run.
+# The step that runs the program; the others are those of the recipe, `LOWERING_STEP` and `CODE_STEP`.
 RUN_STEP = -3
-# The value of `until`, the last step of a trial, with which it compiles and runs the program to the end.
+# The value of `until`, the last step of a trial, to compile and run the program to the end.
 UNTIL_END = -4
 
-# The fixed part of the time limit for a step; the steps of the smallest subgraphs take much less.
+# The fixed part of the time limit for a step, in seconds; the steps of the smallest subgraphs take much less.
 _BASE_STEP_SECONDS = 3.0
 
 
@@ -70,9 +71,10 @@ class TrialResult(Reply, frozen=True):
 class RecipeOutcome:
     """How a trial ended, and at which step; `text` is the reason of a failure, or describes the greatest difference.
 
-    With `until`, the kind "right" means only that the step finished. `worst` is the greatest difference from eager as a
-    multiple of the tolerance, 0 if all results are within it. `lowered` maps nodes to the registries that lowered them;
-    it is empty if the trial failed, crashed or did not end.
+    In a trial with `until`, the kind "right" means only that this step finished. `worst` is the greatest difference
+    from eager as a multiple of the tolerance, 0 if all results are within it. `artifact` is the compiled program, b""
+    unless it ran to its end. `lowered` maps nodes to the registries that lowered them; it is empty if the trial failed,
+    crashed or did not end.
     """
 
     kind: OutcomeKind
@@ -87,7 +89,6 @@ class RecipeOutcome:
         return self.kind == "right"
 
     def describe(self, recipe: Recipe) -> str:
-        """Returns the outcome as text."""
         if self.is_right:
             return "it matches eager"
         if self.kind == "differs":
@@ -128,7 +129,7 @@ class RecipeTrials:
     """Tries recipes on subgraphs, each combination once.
 
     Raises `BisectionStopped` when the client stops the bisection or disconnects. `requester` is the channel to the
-    process that asked for the bisection; only a stop is read from it. `overrides` returns the registry of the lowerings
+    client; the trials read only a request to stop from this channel. `overrides` returns the registry of the lowerings
     that override all others. `count` is the number of trials so far.
     """
 
@@ -151,7 +152,6 @@ class RecipeTrials:
         return self.seconds > self.criterion.seconds
 
     def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> bool:
-        """Returns whether the outcome is cached."""
         return (subject.key, recipe_identity(recipe), until) in self._outcomes
 
     def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> RecipeOutcome:
@@ -190,15 +190,13 @@ class RecipeTrials:
         """
         nodes = len(subject.subgraph.graph.operations)
         self._largest_node_count = max(self._largest_node_count, nodes, 1)
-        return min(
-            self.criterion.step_seconds,
-            _BASE_STEP_SECONDS + self.criterion.step_seconds * nodes / self._largest_node_count,
-        )
+        longest = self.criterion.step_seconds
+        return min(longest, _BASE_STEP_SECONDS + longest * nodes / self._largest_node_count)
 
     def run_in_child(
         self,
         work: Callable[[Channel], Reply],
-        types: Any,
+        message_types: Any,
         on_message: Callable[[Any], None] = lambda _: None,
         seconds: float = 0.0,
         subject: TrialSubject | None = None,
@@ -206,10 +204,12 @@ class RecipeTrials:
         """Returns the reply of `work` in a child process; `on_message` gets earlier messages.
 
         Returns a failed `TrialResult` if `work` raises, and `None` if the child crashes or exceeds the time limit. The
-        limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
+        limit is `seconds`; if that is 0, the limit for a step of a trial of `subject`; without a subject,
+        `criterion.step_seconds`.
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
-        end = run_in_child(self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit))
+        task = Task(work, _error_result, message_types | TrialResult | LogText, on_message, limit)
+        end = run_in_child(self.requester, task)
         if end.how == "stopped":
             raise BisectionStopped
         return end.reply
@@ -240,7 +240,7 @@ def _error_result(error: Exception) -> Reply:
 
 
 class _LastStepDone(BaseException):
-    """Ends a trial whose last step has finished; no `Exception`, so that the compiler does not catch it."""
+    """Ends a trial whose last step has finished; it is no `Exception`, because the compiler catches these."""
 
 
 def _run_trial(
@@ -248,11 +248,13 @@ def _run_trial(
 ) -> Reply:
     """Runs a trial, in its own process, and sends a `TrialStep` before each step.
 
-    `overrides` are the user's lowerings, `tolerance_factor` multiplies the tolerances, and `until` is that of
-    `RecipeTrials`.
+    `overrides` are the user's lowerings, `tolerance_factor` multiplies the tolerances, and `until` is the last step.
     """
     lowered: dict[str, str] = {}
     current_step = LOWERING_STEP
+
+    def on_lowered(module: LoweredModule) -> None:
+        lowered.update({assigned.node: assigned.lowering for assigned in module.assignments})
 
     def on_step(step: int) -> None:
         nonlocal current_step
@@ -266,7 +268,7 @@ def _run_trial(
             subject.subgraph.graph,
             recipe,
             overrides,
-            on_lowered=lambda module: lowered.update({a.node: a.lowering for a in module.assignments}),
+            on_lowered=on_lowered,
             on_step=on_step,
         )
     except _LastStepDone:
@@ -284,20 +286,20 @@ def _run_trial(
 def _compare_with_eager(
     subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float
 ) -> tuple[float, str]:
-    """Returns the greatest difference of a result from eager's, as a multiple of the tolerance, and its description.
+    """Returns the greatest difference from eager's results, as a multiple of the tolerance, and its description.
 
     The difference is 0 if all results are within the tolerance, and infinite if one is missing or NaN.
     """
     remaining_results = iter(results)
     worst, text = 0.0, ""
-    for name, value in zip(map(str, subject.subgraph.graph.results), subject.expected, strict=True):
-        if not isinstance(value, torch.Tensor):
+    for name, expected in zip(map(str, subject.subgraph.graph.results), subject.expected, strict=True):
+        if not isinstance(expected, torch.Tensor):
             continue
-        allowed = _scaled_tolerance(value.dtype, tolerance_factor)
-        report = compare(name, next(remaining_results, None), value, allowed, equal_nan=True)
+        allowed = _scaled_tolerance(expected.dtype, tolerance_factor)
+        report = compare(name, next(remaining_results, None), expected, allowed, equal_nan=True)
         if report.verdict == "ok":
             continue
-        ratio = _tolerance_ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
+        ratio = _tolerance_ratio(report.max_abs, expected, allowed) if report.verdict == "mismatch" else float("inf")
         if ratio > worst:
             is_missing = report.verdict == "missing"
             text = f"{name} is {report.where}" if is_missing else f"{name} by {report.max_abs:.3g} at {report.where}"
@@ -314,9 +316,9 @@ def _scaled_tolerance(dtype: torch.dtype, tolerance_factor: float) -> Tolerance:
 
 
 def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
-    """Returns `error`, the greatest difference, as a multiple of the tolerance's absolute part.
+    """Returns `error`, the greatest difference, as a multiple of the allowed difference from an element that is 0.
 
-    The ratio is at least slightly above 1, because an element is out of tolerance.
+    The multiple is at least slightly above 1, because an element is out of tolerance.
     """
     if allowed == EXACT:
         return float("inf")
@@ -327,7 +329,7 @@ def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> f
 def warm_up(trials: RecipeTrials, dialect: Any) -> None:
     """Compiles a small program in this process, so that its forks start warm.
 
-    Compiles it in a child first, because a plug-in that replaces compiler code may crash it.
+    First compiles the program in a child process, which may crash if a plug-in replaces compiler code.
     """
     # These import the passes and the lowerings.
     own_passes()

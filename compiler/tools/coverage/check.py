@@ -35,7 +35,8 @@ UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
 
-# Operators that PyTorch computes less exactly than its element type: their absolute error in eager, rounded up.
+# The tolerance of operators whose results in eager are less exact than the dtype allows: eager's absolute and relative
+# error, rounded up.
 #
 # Bessel functions of float64: measured with mpmath at 600 points up to 30. The greatest errors are at 5.05, where
 # PyTorch's asymptotic form starts: 3.6e-7 (J0), 3.9e-7 (J1), 1.7e-7 (Y0), 8.1e-7 (Y1). Compiled code is within 1e-14
@@ -44,11 +45,11 @@ EAGER_ERRORS = {(f"special.bessel_{name}", torch.float64): Tolerance(1e-6, 1e-7)
 
 
 def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
-    """Returns the tolerance for results of `dtype`, and its origin.
+    """Returns the tolerance for results of `dtype`, and its origin as text.
 
-    The tolerance is that of `runtime.compare`; OpInfo's if that is wider; or eager's own error, where it is known to be
-    greater (`EAGER_ERRORS`). OpInfo declares its tolerances by decorators of tests. The relevant ones are those of
-    `TestCommon` on the CPU, whose tests, like the checks of this module, compare two ways to compute a result.
+    The tolerance is eager's own error (`EAGER_ERRORS`), else the wider one of those of OpInfo and `runtime.compare`.
+    OpInfo declares its tolerances by decorators of tests. Those of `TestCommon` on the CPU are relevant: its tests
+    compare two ways to compute a result, like the checks of this module.
     """
     if (op_info.full_name, dtype) in EAGER_ERRORS:
         return EAGER_ERRORS[op_info.full_name, dtype], "eager's error"
@@ -57,9 +58,9 @@ def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
         return usual, "torch.testing"
     declared = [
         override.d[dtype]
-        for info in op_info.decorators
-        if getattr(info, "cls_name", "") == "TestCommon" and getattr(info, "device_type", None) in (None, "cpu")
-        for override in info.decorators
+        for test in op_info.decorators
+        if getattr(test, "cls_name", "") == "TestCommon" and getattr(test, "device_type", None) in (None, "cpu")
+        for override in test.decorators
         if type(override).__name__ == "toleranceOverride" and dtype in override.d
     ]
     widest = Tolerance(
@@ -71,16 +72,16 @@ def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
 # ---- the difference of two results -----------------------------------------------------------------------------------
 
 # A function that returns the tolerance of results of a dtype.
-ToleranceOf = Callable[[torch.dtype], Tolerance]
+ToleranceForDtype = Callable[[torch.dtype], Tolerance]
 
 
 def describe_difference(
-    ours: object, theirs: object, tolerance_for: ToleranceOf, compare_values: bool = True
+    ours: object, theirs: object, tolerance_for: ToleranceForDtype, compare_values: bool = True
 ) -> tuple[str, float]:
-    """Returns a description of the first difference of two nested results, or "", and the largest absolute difference.
+    """Returns a description of the first difference of two nested results, and the absolute error of that result.
 
-    `tolerance_for` returns the tolerance of a result by its dtype. Without `compare_values`, only the layout, dtype,
-    shape and strides of tensors are compared. The difference is NaN if values cannot be compared.
+    If there is no difference, returns "" and the largest absolute error. The error is NaN if values cannot be compared.
+    Without `compare_values`, only the layout, dtype, shape and strides of tensors are compared.
     """
     left, right = tree_leaves(ours), tree_leaves(theirs)
     if len(left) != len(right):
@@ -95,7 +96,7 @@ def describe_difference(
 
 
 def _describe_leaf_difference(
-    ours: Any, theirs: Any, tolerance_for: ToleranceOf, compare_values: bool
+    ours: Any, theirs: Any, tolerance_for: ToleranceForDtype, compare_values: bool
 ) -> tuple[str, float]:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
         is_equal = type(ours) is type(theirs) and (ours == theirs or ours != ours)  # NaN differs from itself
@@ -115,13 +116,16 @@ def _describe_value_difference(ours: torch.Tensor, theirs: torch.Tensor, toleran
     report = compare("", resolved_ours, resolved_theirs, tolerance, equal_nan=True)
     if report.verdict == "ok":
         return "", report.max_abs
+    # `where` is the index as text, such as "[0, 3]".
     index = tuple(int(number) for number in report.where.strip("[]").split(",") if number.strip())
     return f"{ours[index].item()!r} at {report.where}, eager gives {theirs[index].item()!r}", report.max_abs
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
     """Returns the significant strides: those of dims with more than one element; none for empty tensors."""
-    return [s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1] if tensor.numel() else []
+    if not tensor.numel():
+        return []
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -145,8 +149,8 @@ class CoverageRecorder:
     """A Dynamo backend that compiles like "buddy" and records the steps and the lowerings.
 
     `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, "" for none.
-    `reasons` are the reasons why nodes run in eager, as keys in their order; `lowerings` are those of `CallResult`, and
-    `graphs` the graphs that reached the compiler. `options` are those of the "buddy" backend.
+    The keys of `reasons` say why nodes run in eager. `lowerings` counts nodes as in `CallResult`; `graphs` are the
+    graphs that reached the compiler. `options` are those of the "buddy" backend.
     """
 
     def __init__(self, options: Mapping[str, object]) -> None:
@@ -182,7 +186,7 @@ class CoverageRecorder:
             return aten.module
         fallbacks = [_first_line(warning.message) for warning in caught if "eager" in str(warning.message)]
         self.reasons |= dict.fromkeys(fallbacks)
-        if compiled is aten.module:
+        if compiled is aten.module:  # the whole graph runs in eager
             self._count((target_key(node.target), EAGER) for node in computing_nodes(aten.module))
             return compiled
         if isinstance(compiled, SplitGraph):
@@ -198,9 +202,11 @@ class CoverageRecorder:
 
     def _record_lowerings(self, lowered: LoweredModule) -> None:
         self.reached = LOWERED
-        by_target = [(self._targets.get(item.node, item.node), item) for item in lowered.assignments]
-        self._count((target, item.lowering) for target, item in by_target)
-        self.reasons |= {f"{target}: {item.reason}": None for target, item in by_target if item.lowering == EAGER}
+        for assignment in lowered.assignments:
+            target = self._targets.get(assignment.node, assignment.node)
+            self._count([(target, assignment.lowering)])
+            if assignment.lowering == EAGER:
+                self.reasons[f"{target}: {assignment.reason}"] = None
 
     def _count(self, nodes: Iterable[tuple[str, str]]) -> None:
         """Adds nodes, given as pairs of target and lowering, to `lowerings`."""
@@ -228,8 +234,7 @@ def check(
 ) -> CallResult:
     """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients.
 
-    Results of random operators are compared with those of the captured program run in eager, if compiled code has its
-    own generator.
+    If compiled code has its own random generator, its results are compared with those of the captured program in eager.
     """
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
@@ -257,7 +262,7 @@ def check(
 
 
 def _result_of_exception(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
-    """Returns the result for an exception of the compiled program; before compilation, it is PyTorch's ("refused")."""
+    """Returns the result for an exception of the compiled program: "refused" if compilation has not ended."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     message = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
@@ -299,7 +304,7 @@ def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor
 
 
 def with_strides_of(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns tensor `value` with the strides of `other`, or unchanged if one of them is expanded along a dim."""
+    """Returns `value` with the strides of `other`, or unchanged if one is expanded or both have different shapes."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
     if 0 in value.stride() or 0 in other.stride():
@@ -333,7 +338,7 @@ def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) 
 
 
 def _compare(
-    ours: ProgramRun, theirs: ProgramRun, tolerance_for: ToleranceOf, compare_values: bool
+    ours: ProgramRun, theirs: ProgramRun, tolerance_for: ToleranceForDtype, compare_values: bool
 ) -> tuple[str, float]:
     """Compares results, gradients, and the arguments after the call, which must have changed as in eager.
 

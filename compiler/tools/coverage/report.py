@@ -26,10 +26,10 @@ _COUNTED_OUTCOMES = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
-    """Returns the statistics of results: `dtypes` has those of each dtype, `all` of all, `core` those of Core ATen.
+    """Returns the statistics of `results` by dtype (`dtypes`) and in total (`all`), and those of Core ATen (`core`).
 
-    They are the numbers of pairs by outcome and of calls by completed step, and the shares of compiled pairs. Shares
-    are of the pairs that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
+    The statistics are the numbers of pairs by outcome and of calls by completed step, and the shares of compiled pairs
+    among those that PyTorch captures, without those that Dynamo rejects or that have no samples.
     """
     dtypes = sorted({result.dtype for result in results})
     by_dtype = {dtype: _statistics([r for r in results if r.dtype == dtype]) for dtype in dtypes}
@@ -50,7 +50,7 @@ def _core_statistics(core: Sequence[CoreOp]) -> dict[str, Any]:
 def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
     outcomes = Counter[str](result.outcome for result in results)
     captured = sum(count for outcome, count in outcomes.items() if outcome not in ("refused", "skipped"))
-    compiled_here = outcomes["compiled"]
+    compiled_count = outcomes["compiled"]
     reached = [sum(r.reached[step] for r in results if r.reached) for step in range(len(STEPS))]
     return {
         "pairs": len(results),
@@ -58,8 +58,8 @@ def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
         "calls": sum(sum(result.outcomes.values()) for result in results),
         **dict(zip(STEPS, reached, strict=True)),
         "captured": captured,
-        "compiled_here": round(compiled_here / captured, 4) if captured else None,
-        "without_eager": round((compiled_here + outcomes["torch-mlir"]) / captured, 4) if captured else None,
+        "compiled_here": round(compiled_count / captured, 4) if captured else None,
+        "without_eager": round((compiled_count + outcomes["torch-mlir"]) / captured, 4) if captured else None,
     }
 
 
@@ -70,11 +70,11 @@ def statistics_text(statistics: dict[str, Any]) -> str:
     shares = [(_percent(row["compiled_here"]), _percent(row["without_eager"])) for row in rows]
     return "\n\n".join(
         [
-            _table(["pairs", *_COUNTED_OUTCOMES, "here", "without eager"], [
+            _text_table(["pairs", *_COUNTED_OUTCOMES, "here", "without eager"], [
                 [name, *(row[key] for key in _COUNTED_OUTCOMES), *row_shares]
                 for name, row, row_shares in zip(names, rows, shares, strict=True)
             ]),
-            _table(["calls", "all", *STEPS], [
+            _text_table(["calls", "all", *STEPS], [
                 [name, row["calls"], *(row[step] for step in STEPS)] for name, row in zip(names, rows, strict=True)
             ]),
             _core_line(statistics["core"]),
@@ -96,7 +96,10 @@ _MAX_REASONS, _MAX_NAMED = 10, 4
 
 
 def top_reasons(results: Sequence[PairResult]) -> list[dict[str, Any]]:
-    """Returns the reasons for the outcomes of most pairs that are not compiled here, each with its share of them."""
+    """Returns the `_MAX_REASONS` most frequent reasons why pairs are not compiled here.
+
+    Each has an outcome, the number of its pairs, their share of all such pairs, and one example (`for`).
+    """
     missed = [result for result in results if result.outcome not in ("compiled", "skipped")]
     examples: dict[tuple[str, str], list[str]] = {}
     for result in missed:
@@ -114,9 +117,9 @@ def outcome_changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[
     """Returns the changes of outcomes since the results `before`, each with its pairs, the most frequent first."""
     changed: dict[tuple[str, str], list[str]] = {}
     for result in results:
-        old = before.get(result.pair)
-        if old is not None and old.outcome != result.outcome:
-            changed.setdefault((old.outcome, result.outcome), []).append(f"{result.op} {result.dtype}")
+        earlier = before.get(result.pair)
+        if earlier is not None and earlier.outcome != result.outcome:
+            changed.setdefault((earlier.outcome, result.outcome), []).append(f"{result.op} {result.dtype}")
     ranked = sorted(changed.items(), key=lambda item: -len(item[1]))
     return [{"before": old, "after": new, "pairs": pairs} for (old, new), pairs in ranked]
 
@@ -151,9 +154,9 @@ def pair_line(result: PairResult) -> str:
 
 
 def reason_lines(result: PairResult) -> list[str]:
-    """Returns the reasons why calls are not compiled, or wrong, each with one example call.
+    """Returns a line for each reason why calls are not compiled or are wrong, with one example call.
 
-    Those of the pair's outcome are first.
+    The reasons for the pair's outcome are first.
     """
     examples: dict[str, CallResult] = {}
     for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
@@ -172,7 +175,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _table(heading: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+def _text_table(heading: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
     aligned_rows = [
@@ -182,7 +185,7 @@ def _table(heading: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("  ".join(row) for row in aligned_rows)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+# ---- the Markdown page -----------------------------------------------------------------------------------------------
 
 
 # The titles of the page's sections, by outcome of their pairs.
@@ -227,7 +230,10 @@ def markdown(results: Sequence[PairResult], listing: CoverageListing, plan: Cove
     for outcome, title in _SECTIONS.items():
         pairs = [result for result in results if result.outcome == outcome]
         if pairs:
-            parts += [f"## {title}: {len(pairs)} pairs", _page_table(["operator", "dtypes", "why"], _page_rows(pairs))]
+            parts += [
+                f"## {title}: {len(pairs)} pairs",
+                _markdown_table(["operator", "dtypes", "why"], _rows_by_op(pairs)),
+            ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -255,10 +261,10 @@ def _core_section(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list
         if not op.lowered
     ]
     heading = ["overload", "how it is compiled", "nodes of the samples"]
-    return ["## Core ATen without a lowering here", _page_table(heading, rows)] if rows else []
+    return ["## Core ATen without a lowering here", _markdown_table(heading, rows)] if rows else []
 
 
-def _page_rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
+def _rows_by_op(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
     """Yields a row for each operator, with all its dtypes, and the reasons of the first dtype."""
     by_op: dict[str, list[PairResult]] = {}
     for result in results:
@@ -271,7 +277,7 @@ def _page_rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
         yield f"`{op}`", ", ".join(result.dtype for result in op_results), shown + more
 
 
-def _page_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     all_rows = [heading, ["---"] * len(heading), *rows]
     return "\n".join("| " + " | ".join(_escape_cell(text) for text in row) + " |" for row in all_rows)
 

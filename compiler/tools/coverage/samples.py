@@ -36,7 +36,7 @@ def core_ops() -> list[CoreOp]:
     entry is that of the functional overload that replaces it in graphs.
     """
     classes, all_registries, decompositions = default_ops_map(), registries(), default_decompositions()
-    ops = []
+    entries = []
     for op in _core_overloads():
         functional = _functional_overload(op)
         op_class = classes.get(target_key(functional))
@@ -49,8 +49,8 @@ def core_ops() -> list[CoreOp]:
             lowered = (BETWEEN,)
         decomposed = functional in decompositions or functional in DISTRIBUTION_RULES or _is_composite(functional)
         eager_reason = "" if op_class is None or lowered or functional in DISTRIBUTION_RULES else op_class.only_eager
-        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, eager_reason))
-    return ops
+        entries.append(CoreOp(target_key(op), lowered, not lowered and decomposed, eager_reason))
+    return entries
 
 
 def _functional_overload(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
@@ -58,7 +58,7 @@ def _functional_overload(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     if not op._schema.is_mutable:
         return op
     name = op._schema.name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, f"{name}_functional", None)
+    packet = getattr(torch.ops.aten, f"{name}_functional", None)  # of _native_batch_norm_legit
     overload = op._overloadname.removesuffix("out").removesuffix("_") or "default"
     return getattr(packet or getattr(torch.ops.aten, name), overload, op)
 
@@ -126,8 +126,8 @@ class SampleCall:
     """A call with the arguments of a sample: `function(*args, **kwargs)`; `text` describes the arguments.
 
     Gradients are computed of `differentiable(result)`, the part of a result that OpInfo defines as unique, for example
-    without the signs of eigenvectors. With `writes`, the function writes to its first argument while autograd records
-    it, so the argument is copied before the call (`prepare`).
+    without the signs of eigenvectors. With `writes`, the function writes to its first argument while autograd records,
+    so `prepare` copies the argument before the call.
     """
 
     function: Callable[..., object]
@@ -142,9 +142,11 @@ class SampleCall:
         return copy.deepcopy((self.args, self.kwargs))
 
     def prepare(self, arguments: CallArguments) -> CallArguments:
-        """Returns `arguments`, with `writes` the first one copied: autograd does not allow writes to leaves."""
+        """Returns `arguments`; with `writes`, the first is a copy, as autograd allows no writes to leaves."""
         (first, *others), kwargs = arguments
-        return (tree_map_only(torch.Tensor, torch.clone, first) if self.writes else first, *others), kwargs
+        if self.writes:
+            first = tree_map_only(torch.Tensor, torch.clone, first)
+        return (first, *others), kwargs
 
 
 # ---- PyTorch's operator database -------------------------------------------------------------------------------------
@@ -207,7 +209,8 @@ def accepted_calls(pair: OpDtypePair, limit: int, backward: bool = False) -> lis
             torch.Tensor, _without_history, ((sample.input, *sample.args), dict(sample.kwargs))
         )
         call = SampleCall(op_info.op, args, kwargs, _describe(sample), sample.output_process_fn_grad)
-        if distinct.setdefault(call.text, call) is call and in_place_form and not sample.broadcasts_input:
+        is_new = distinct.setdefault(call.text, call) is call
+        if is_new and in_place_form and not sample.broadcasts_input:
             in_place.append(replace(call, function=in_place_form, text=f"in place {call.text}", writes=backward))
     accepted = _select_accepted(_spread_out(list(distinct.values())), limit, backward)
     return accepted + _select_accepted(in_place[:_MAX_IN_PLACE_TRIES], 1, backward)

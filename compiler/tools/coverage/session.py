@@ -1,7 +1,6 @@
-"""Defines the plan and the results of a coverage run, and checks the pairs of a plan by other processes.
+"""Defines the plan and the results of a coverage run, and checks the pairs of a plan in other processes.
 
-The plan, the results and the messages between the processes are plain data. A process on this machine or on a cluster
-checks the pairs; files of earlier results can be read.
+The processes run on this machine or on a cluster. The plan, the results and the messages are plain data.
 """
 
 from __future__ import annotations
@@ -56,10 +55,11 @@ class CoveragePlanError(BuddyError, ValueError):
 class CoveragePlan(msgspec.Struct, frozen=True):
     """What to check and how.
 
-    `only` are names of operators or shell patterns, () for all. At most `samples` distinct samples are taken of each
-    operator and dtype. The check of a program is stopped after `timeout` seconds. Shard `(i, n)` is every n-th pair,
-    from pair i on, counted from 1. `extensions` are Python files that are run first, which may define op classes and
-    lowerings. With `backward`, only operators with gradients are checked, and gradients are compared too.
+    `only` are shell patterns or names of operators, which include all variants; () is all operators. At most `samples`
+    distinct samples are taken of each operator and dtype. The check of a program is stopped after `timeout` seconds.
+    Shard `(i, n)` is every n-th pair, from pair i on, counted from 1. `extensions` are Python files that are run first,
+    which may define op classes and lowerings. With `backward`, only operators with gradients are checked, and gradients
+    are compared too.
     """
 
     only: tuple[str, ...] = ()
@@ -74,7 +74,9 @@ class CoveragePlan(msgspec.Struct, frozen=True):
 
     def selects(self, name: str) -> bool:
         """Returns whether operator `name`, such as `linalg.norm` or `div.floor_rounding`, is selected."""
-        return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
+        return not self.only or any(
+            fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in self.only
+        )
 
 
 class OpDtypePair(msgspec.Struct, frozen=True, order=True):
@@ -274,12 +276,12 @@ def read_results(path: Path, backward: bool = False) -> dict[OpDtypePair, PairRe
 
 def run(
     plan: CoveragePlan,
-    known: dict[OpDtypePair, PairResult],
+    earlier_results: dict[OpDtypePair, PairResult],
     repeated_outcomes: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
 ) -> CoverageListing:
-    """Checks the pairs of `plan` that are not in `known`, or whose known outcome is in `repeated_outcomes`.
+    """Checks the pairs of `plan` without an earlier result, or whose earlier outcome is in `repeated_outcomes`.
 
     Checks them on this machine, or on the Dask cluster at the address `cluster`. Calls `on_result` for each result with
     the number of finished pairs, the number of pairs to check, and the result. Returns all pairs of the plan's shard,
@@ -288,7 +290,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _WarmProcess(plan, cache) as process:
         listing = process.list_pairs()
         shard_pairs = select_shard(listing.pairs, plan.shard)
-        pairs_to_check = [pair for pair in shard_pairs if pair not in known or known[pair].outcome in repeated_outcomes]
+        pairs_to_check = [
+            pair
+            for pair in shard_pairs
+            if pair not in earlier_results or earlier_results[pair].outcome in repeated_outcomes
+        ]
         results = _check_on_cluster(plan, cluster, pairs_to_check) if cluster else map(process.check, pairs_to_check)
         for number, result in enumerate(results, 1):
             on_result(number, len(pairs_to_check), result)
@@ -303,7 +309,7 @@ def _check_on_cluster(plan: CoveragePlan, address: str, pairs: Sequence[OpDtypeP
         yield msgspec.json.decode(result, type=PairResult)
 
 
-# For each thread of a cluster's worker: `plan`, as JSON, the warm `process` for it, and the `stack` that ends this.
+# For each thread of a cluster's worker: the `plan` as JSON, its warm `process`, and the `stack` that ends the process.
 _thread_data = threading.local()
 
 
@@ -331,9 +337,9 @@ def check_pair(job: tuple[bytes, bytes]) -> bytes:
 
 
 class _WarmProcess:
-    """The process that runs `server.serve`: it has torch and MLIR loaded, and forks a worker for the checks.
+    """The process that runs `worker.serve`: it has torch and MLIR loaded, and forks a worker for the checks.
 
-    It has a separate cache, because cached artifacts must not affect the measurement.
+    The process has a separate cache, because cached artifacts must not affect the measurement.
     """
 
     def __init__(self, plan: CoveragePlan, cache: str) -> None:

@@ -49,7 +49,7 @@ from buddy.compiler.tools.coverage.session import (
     make_pair_result,
 )
 
-# The number of a call in messages about the program that has all calls of a pair.
+# In messages, the number of the program that has all calls of a pair.
 JOINT = -1
 
 
@@ -77,10 +77,10 @@ def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
 
 
 def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Callable[[Message], None]) -> bool:
-    """Checks all calls as one program; if it was captured and is right, sends a result for each call.
+    """Checks all calls as one program; if it is captured and right, sends a result for each call.
 
-    Returns whether it did; if not, each call has to be checked alone. If any node of the program runs in eager, each
-    call counts as eager.
+    Returns whether it did; if not, each call has to be checked alone. If any node of the program runs in
+    eager, each call counts as eager.
     """
     send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))
     finding = check(job.pair, sample_calls, job.options, job.backward)
@@ -97,8 +97,8 @@ def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Calla
 class _Progress:
     """The results for a pair so far, by number of the call, and the running call.
 
-    `current_call` is its number, `JOINT` for all calls in one program, `None` while the samples are made; `text`
-    describes it. `joint` says whether to try all calls in one program first.
+    `current_call` is the number of the running call, `JOINT` for all calls in one program, `None` while the samples are
+    made; `text` describes the call. `joint` says whether to try all calls in one program first.
     """
 
     current_call: int | None = None
@@ -108,7 +108,7 @@ class _Progress:
 
 
 class CoverageWorker:
-    """Checks one pair after another in a forked process, and forks again if that crashes or sends nothing for too long.
+    """Checks one pair after another in a forked process, and forks again if the fork crashes or is silent too long.
 
     The parent process must not have used torch's thread pool: a forked child would hang in it.
     """
@@ -184,7 +184,7 @@ class CoverageWorker:
         if progress.current_call == JOINT:
             return None
         progress.results[progress.current_call] = CallResult(progress.text, outcome, 0, (cause,))
-        # The other calls would most likely time out too.
+        # After a timeout, the other calls are not checked: they would most likely time out too.
         return "" if outcome == "timeout" else None
 
 

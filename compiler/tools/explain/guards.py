@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.dynamo import UserFrame
 
-# What Dynamo's classes of guards check. The values are the kinds of guards in the report.
+# The kinds of guards in the report, which say what a guard checks, by the class of the guard in Dynamo.
 _KINDS = {
     "TENSOR_MATCH": "tensor",
     "EQUALS_MATCH": "value",
@@ -61,8 +61,8 @@ _COMMENT = re.compile(
     r"^(?P<expression>.*?)\s\s+# (?P<text>.*?)(?:\s\s?# )?(?P<file>[^\s#]+):(?P<line>\d+) in (?P<function>\S+)"
 )
 _TENSOR = re.compile(
-    r"check_tensor\((.*?), \w+, (DispatchKeySet\([^)]*\)), (\S+), device=(.*?), requires_grad=(\w+), "
-    r"size=(\[.*?\]), stride=(\[.*?\])\)"
+    r"check_tensor\((?P<source>.*?), \w+, (?P<keys>DispatchKeySet\([^)]*\)), (?P<dtype>\S+), device=.*?, "
+    r"requires_grad=(?P<requires_grad>\w+), size=(?P<size>\[.*?\]), stride=(?P<stride>\[.*?\])\)"
 )
 # Parts of sources, which Dynamo writes as Python expressions: `L['self']._modules['head']`.
 _LOCAL = re.compile(r"\bL\[['\"](\w+)['\"]\]")
@@ -88,7 +88,7 @@ class TensorFacts:
     keys: str = ""
 
     def of(self, kind: str) -> str:
-        """Returns the fact that guards of `kind` check."""
+        """Returns the fact that guards of `kind` check, or the dtype and size if it is unknown."""
         facts = {
             "size": self.size, "rank": self.size, "stride": self.stride, "dtype": self.dtype,
             "requires_grad": self.requires_grad, "device": self.keys,
@@ -126,7 +126,7 @@ class GuardLine:
 
 @dataclass
 class GuardTree:
-    """The guards of a compilation; the tensors that they check, by source as the user writes it; the global state."""
+    """The guards of a compilation; the tensors they check, by source as the user writes it; the global state."""
 
     lines: list[GuardLine] = field(default_factory=list)
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
@@ -152,8 +152,8 @@ def read_tree(text: str) -> GuardTree:
             source = _SOURCE.search(content)
             sources[depth] = source[1] if source else ""
             continue
-        source_name = next((sources[d] for d in range(depth - 1, -1, -1) if d in sources), "")
-        guard = _guard(leaf[1], leaf[2], source_name)
+        manager_source = next((sources[above] for above in range(depth - 1, -1, -1) if above in sources), "")
+        guard = _read_guard(leaf[1], leaf[2], manager_source)
         tree.lines.append(guard)
         if guard.tensor is not None:
             tree.tensors[guard.key] = guard.tensor
@@ -162,25 +162,29 @@ def read_tree(text: str) -> GuardTree:
     return tree
 
 
-def _guard(dynamo_class: str, text: str, source: str) -> GuardLine:
+def _read_guard(dynamo_class: str, text: str, source: str) -> GuardLine:
     """Returns a guard from its class, the text after it, and the source of its manager, which the text may correct."""
     expression, frame = _split_comment(text)
     kind = _KINDS.get(dynamo_class, "")
     tensor = None
     if dynamo_class == "TENSOR_MATCH" and (match := _TENSOR.search(expression)):
-        source = match[1]
+        source = match["source"]
         tensor = TensorFacts(
-            match[6].replace("None", "*"),
-            match[7].replace("None", "*"),
-            match[3].removeprefix("torch."),
-            match[5],
-            match[2],
+            match["size"].replace("None", "*"),
+            match["stride"].replace("None", "*"),
+            match["dtype"].removeprefix("torch."),
+            match["requires_grad"],
+            match["keys"],
         )
-    kind = "keys" if expression.startswith("list(dict.keys(") else kind or kind_of_expression(expression)
+    if expression.startswith("list(dict.keys("):
+        kind = "keys"
+    kind = kind or kind_of_expression(expression)
     if kind == "symbolic size" and (size := _SIZE_NAME.search(expression)):
         source = size[1]
-    text = describe_guard(expression) if tensor is None else f"{as_written(source)} is {tensor}, stride {tensor.stride}"
-    return GuardLine(kind, text, source, frame, tensor)
+    condition = describe_guard(expression)
+    if tensor is not None:
+        condition = f"{as_written(source)} is {tensor}, stride {tensor.stride}"
+    return GuardLine(kind, condition, source, frame, tensor)
 
 
 def _split_comment(text: str) -> tuple[str, UserFrame | None]:
@@ -221,7 +225,9 @@ def differing_keys(before: str, after: str) -> tuple[str, str]:
 
 def kind_of_expression(expression: str) -> str:
     """Returns what a guard written as a Python expression checks."""
-    if _SIZES.search(_QUOTED.sub("''", expression) if ".size()" not in expression else expression):
+    # Quoted text may look like a symbol, but sources have quotes too: `L['x'].size()[0]`.
+    unquoted = expression if ".size()" in expression else _QUOTED.sub("''", expression)
+    if _SIZES.search(unquoted):
         return "symbolic size"
     if "___check_type_id" in expression:
         return "type"
@@ -248,7 +254,7 @@ def as_written(text: str) -> str:
 def describe_guard(expression: str) -> str:
     """Returns a guard in the user's terms.
 
-    It is `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
+    For example, `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
     """
     match = _ID.search(expression)
     if match is None:
@@ -302,7 +308,7 @@ class Reason(NamedTuple):
 # Dynamo's reasons, and the expressions in them.
 _MISMATCH = re.compile(
     r"tensor '(?P<source>.+?)' (?P<what>size|stride) mismatch at index (?P<index>\d+)\. "
-    r"expected (?P<a>\S+), actual (?P<b>\S+)"
+    r"expected (?P<expected>\S+), actual (?P<actual>\S+)"
 )
 _TENSOR_REASONS = (
     ("dtype", re.compile(r"tensor '(.+?)' dtype mismatch\. expected (\S+), actual (\S+)")),
@@ -324,20 +330,27 @@ _SIZE_NAME = re.compile(r"((?:[LG]\[['\"]\w+['\"]\]|\w)[\w.\[\]'\"]*?)\.(?:size|
 
 def read_reason(text: str) -> Reason:
     """Reads a reason, such as `tensor 'x' size mismatch at index 0. expected 2, actual 3` or `n == 1`."""
-    expression = _split_comment(text.strip())[0].splitlines()[0] if text.strip() else ""
+    text = text.strip()
+    expression = _split_comment(text)[0].splitlines()[0] if text else ""
     return next(_matching_reasons(expression), Reason("other", expression))
 
 
 def _matching_reasons(text: str) -> Iterator[Reason]:
     """Yields the readings of a text by all patterns that match it, the most specific first."""
+    yield from _tensor_reasons(text)
+    yield from _message_reasons(text)
+    yield from _expression_reasons(text)
+
+
+def _tensor_reasons(text: str) -> Iterator[Reason]:
     if match := _MISMATCH.search(text):
         what, index = match["what"], match["index"]
         yield Reason(
             what,
-            f"{what}({index}) of {as_written(match['source'])} is {match['a']}",
+            f"{what}({index}) of {as_written(match['source'])} is {match['expected']}",
             match["source"],
-            match["a"],
-            match["b"],
+            match["expected"],
+            match["actual"],
         )
     for kind, pattern in _TENSOR_REASONS:
         if match := pattern.search(text):
@@ -345,6 +358,9 @@ def _matching_reasons(text: str) -> Iterator[Reason]:
             if kind == "requires_grad":
                 before, after = ("True", "False") if before == "1" else ("False", "True")
             yield Reason(kind, as_written(text), match[1], before, after)
+
+
+def _message_reasons(text: str) -> Iterator[Reason]:
     if text.startswith("GLOBAL_STATE changed"):
         names = text.partition(":")[2].split()
         yield Reason("global state", " ".join(names) or text, names[0] if names else "")
@@ -365,6 +381,9 @@ def _matching_reasons(text: str) -> Iterator[Reason]:
         yield Reason("dynamic marks", "no dimension is marked as dynamic", "", "not marked", "marked")
     if "got deallocated" in text or "invalidated" in text:
         yield Reason("identity", text, "", "alive", "deleted")
+
+
+def _expression_reasons(text: str) -> Iterator[Reason]:
     if match := _ID.search(text):
         kind, before = ("type" if match[1] == "type" else "identity"), match[3] or ""
         yield Reason(kind, describe_guard(text), match[2], before if kind == "type" else "")
@@ -382,9 +401,12 @@ def _matching_reasons(text: str) -> Iterator[Reason]:
     if match := _NOT_NONE.fullmatch(text):
         yield Reason("value", as_written(text), match[1], "not None", "None")
     if match := _EQUALS.fullmatch(text):
-        kind = kind_of_expression(text)
-        before = as_written(match[2]) if kind == "value" else "the same object" if kind == "aliasing" else ""
-        yield Reason(kind, as_written(text), match[1], before, "different objects" if kind == "aliasing" else "")
+        kind, before, after = kind_of_expression(text), "", ""
+        if kind == "value":
+            before = as_written(match[2])
+        elif kind == "aliasing":
+            before, after = "the same object", "different objects"
+        yield Reason(kind, as_written(text), match[1], before, after)
 
 
 def _backend_name(description: str) -> str:
@@ -423,7 +445,7 @@ _FIXES: Mapping[str, str] = {
 def fix_for(reason: Reason, scope: str, before: str, after: str) -> str:
     """Returns what to change so that the guard no longer fails, "" if unknown.
 
-    `scope` is that of `scope_of`; `before` and `after` are the values of `compilations.checked_values`.
+    `scope` is a result of `scope_of`; `before` and `after` are the values that `records.checked_values` returns.
     """
     source = as_written(reason.source) or "the value"
     if reason.kind == "value":

@@ -109,7 +109,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
 class _CountedCode:
     """Compiled code, with counts of the checks of its guards (`checked`) and of those that all guards passed (`calls`).
 
-    `serial` is its number. `sources` are the expressions of the values that its guards check, compiled; `values`
+    `serial` numbers compilations. `sources` are the expressions of the values that its guards check, compiled; `values`
     describe these values at the time of the compilation. Checks while `is_paused` returns True do not count.
     """
 
@@ -139,9 +139,9 @@ class Recorder:
         # By the guard manager of the code; the list has weak references to the managers, in order of compilation.
         self._entries: weakref.WeakKeyDictionary[Any, _CountedCode] = weakref.WeakKeyDictionary()
         self._all_entries: list[tuple[_CountedCode, Any]] = []
-        # The notes that have been sent (`_reporting`).
-        self._problems: set[str] = set()
-        # While Dynamo looks for the guard that failed, it checks guards again.
+        # What the report lacks, according to notes that have been sent.
+        self._noted: set[str] = set()
+        # Whether Dynamo looks for a failed guard: it checks guards again, which must not count.
         self._is_explaining = False
         self._counted_at = time.monotonic()
 
@@ -184,7 +184,7 @@ class Recorder:
         name = next(iter(fields), "")
         artifact = fields.get("artifact")
         if name in READ_RECORDS or (isinstance(artifact, dict) and artifact.get("name") in READ_ARTIFACTS):
-            if name == "compilation_metrics":
+            if name == "compilation_metrics":  # without the long texts of all settings
                 fields = {**fields, name: {k: v for k, v in fields[name].items() if not str(k).endswith("_config")}}
             if name == "dynamo_start":
                 fields = {**fields, name: {**fields[name], "callers": _callers()}}
@@ -217,7 +217,7 @@ class Recorder:
             **kwargs: object,
         ) -> None:
             build(manager, code, output_graph, *args, **kwargs)
-            with self._reporting("the values that guards check are not recorded"):
+            with self._noting_errors("the values that guards check are not recorded"):
                 self._add_entry(manager.guard_manager, code, output_graph)
 
         return build_guards
@@ -225,7 +225,7 @@ class Recorder:
     def _add_entry(self, guards: GuardManagerWrapper, code: types.CodeType, output_graph: OutputGraph) -> None:
         """Describes the values that the guards of new code check, sends them, and begins to count the checks."""
         sources = dict[str, types.CodeType]()
-        for guard_source in _sources(guards.root):
+        for guard_source in _guarded_sources(guards.root):
             if not guard_source.startswith(_LIBRARY_SOURCES) and len(sources) < _MAX_SOURCES:
                 with contextlib.suppress(SyntaxError, ValueError):
                     sources[guard_source] = compile(guard_source, "<guard>", "eval")
@@ -238,7 +238,7 @@ class Recorder:
             "frames": _frames_of(output_graph.guards),
         }  # fmt: skip
         self._record("buddy_values", fields, _current_compile())
-        with self._reporting("checks of guards are not counted"):
+        with self._noting_errors("checks of guards are not counted"):
             guards.root.add_lambda_guard(entry.count_check, ["True"], None)
             guards.root.add_epilogue_lambda_guard(entry.count_call, ["True"], None)
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
@@ -257,8 +257,10 @@ class Recorder:
         ) -> object:
             self._is_explaining = True
             try:
-                with self._reporting("the values at failed guards are not recorded"):
-                    failures = [self._failure(entry, frame, backend) for entry in list_cache_entries(cache_entries)]
+                with self._noting_errors("the values at failed guards are not recorded"):
+                    failures = [
+                        self._describe_failure(entry, frame, backend) for entry in list_cache_entries(cache_entries)
+                    ]
                     self._record("buddy_failures", failures, _current_compile())
                 return explain(cache_entries, frame, backend, *args, **kwargs)
             finally:
@@ -266,7 +268,7 @@ class Recorder:
 
         return explain_recompilation
 
-    def _failure(self, cache_entry: CacheEntry, frame: FrameType, backend: object) -> dict[str, Any]:
+    def _describe_failure(self, cache_entry: CacheEntry, frame: FrameType, backend: object) -> dict[str, Any]:
         """Returns the `FailureFields` for cached code whose guards failed in the call `frame`."""
         guards = cache_entry.guard_manager
         reason = dynamo_guards.get_guard_fail_reason(
@@ -279,14 +281,14 @@ class Recorder:
             return failure
         values_now = _describe_sources(entry.sources, guards, frame.f_locals)
         changes = {
-            source: (value, values_now.get(source, {}))
-            for source, value in entry.values.items()
-            if value != values_now.get(source, {})
+            source: (value_before, values_now.get(source, {}))
+            for source, value_before in entry.values.items()
+            if value_before != values_now.get(source, {})
         }
         check = guards.check_verbose(frame.f_locals)
         stack = getattr(check, "user_stack", None) or ()
         return {
-            **failure, "serial": entry.serial, "frames": [_frame_fields(frame) for frame in stack],
+            **failure, "serial": entry.serial, "frames": [_frame_fields(user_frame) for user_frame in stack],
             "changes": _leaf_changes(changes),
         }  # fmt: skip
 
@@ -298,19 +300,19 @@ class Recorder:
             guards = reference()
             failed = dict[str, int]()
             if guards is not None:
-                with self._reporting("failures of guards are not counted"):
+                with self._noting_errors("failures of guards are not counted"):
                     _count_failures(guards.root, failed)
             counts.append((entry.serial, entry.checked, entry.calls, failed))
         self._record("buddy_counts", counts)
 
     @contextmanager
-    def _reporting(self, what: str) -> Iterator[None]:
-        """Records an error in the block as a note, because the script must continue if Dynamo lacks a function."""
+    def _noting_errors(self, what: str) -> Iterator[None]:
+        """Records an error in the block as a note, once for each `what`, because the script must continue."""
         try:
             yield
         except Exception as error:
-            if what not in self._problems:
-                self._problems.add(what)
+            if what not in self._noted:
+                self._noted.add(what)
                 note = f"{what}: PyTorch {torch.__version__}: {type(error).__name__}: {error}"
                 self._record("buddy_note", {"note": note})
 
@@ -342,7 +344,7 @@ def _current_compile() -> str:
     return "" if compile_id is None else f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
 
 
-def _managers(root: GuardManager) -> Iterator[GuardManager]:
+def _walk_managers(root: GuardManager) -> Iterator[GuardManager]:
     """Yields all guard managers of a tree, which check one value each."""
     pending = [root]
     while pending:
@@ -353,13 +355,13 @@ def _managers(root: GuardManager) -> Iterator[GuardManager]:
             pending += [child for pair in manager.get_key_value_managers().values() for child in pair if child]
 
 
-def _sources(root: GuardManager) -> dict[str, None]:
-    """Returns the sources of a tree whose values have guards: dicts always count, as they do not list their guards.
+def _guarded_sources(root: GuardManager) -> dict[str, None]:
+    """Returns the sources of a tree whose values have guards, as keys in their order.
 
-    They are the keys of the result.
+    Dicts always count, because they do not list their guards.
     """
     return {
-        source: None for manager in _managers(root)
+        source: None for manager in _walk_managers(root)
         if (source := manager.get_source())[:2] in ("L[", "G[")
         and (manager.get_leaf_guards() or hasattr(manager, "get_key_value_managers"))
     }  # fmt: skip
@@ -375,13 +377,13 @@ def _count_failures(manager: GuardManager, failed: dict[str, int]) -> int:
 
 
 def _frames_of(guards: Iterable[Guard]) -> dict[str, tuple[str, int, str, str]]:
-    """Returns the innermost of the user's lines that reads each source."""
+    """Returns, for each source, the innermost of the user's lines that read it."""
     frames = dict[str, tuple[str, int, str, str]]()
     for guard in guards:
         name = guard.name() if callable(guard.name) else guard.name
-        user = [frame for frame in guard.user_stack or () if is_user_file(frame.filename)]
-        if user and name not in frames:
-            frames[name] = _frame_fields(user[-1])
+        user_frames = [frame for frame in guard.user_stack or () if is_user_file(frame.filename)]
+        if user_frames and name not in frames:
+            frames[name] = _frame_fields(user_frames[-1])
     return frames
 
 
@@ -413,7 +415,7 @@ Change = tuple[Mapping[str, object], Mapping[str, object]]
 
 
 def _leaf_changes(changes: Mapping[str, Change]) -> dict[str, Change]:
-    """Returns the changes without those of objects that contain another changed value, unless their texts differ too.
+    """Returns the changes without those of objects that contain a changed value, unless the objects' texts differ too.
 
     Returns at most `_MAX_CHANGES`, with the shortest sources first.
     """

@@ -1,7 +1,7 @@
 """Defines the fields of the records of TorchDynamo's trace, reads Python frames and values in them, and collects them.
 
-A `RecordedCompile` has what the records say of a compilation; `checked_values` finds the values that a guard checked
-when it was compiled and when the guard failed.
+A `RecordedCompile` has what the records say of a compilation; `checked_values` finds the value that a failed guard
+checked, at the time of the compilation and of the failure.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ValueFields(TypedDict, total=False):
 
 
 class FailureFields(TypedDict, total=False):
-    """A failed guard of the earlier compilation `entry`, by Dynamo's id, and `serial`, by the number of our hooks.
+    """A failed guard of an earlier compilation, which is `entry` in Dynamo and number `serial` in our hooks.
 
     `reason` is Dynamo's text, `frames` the user's frames that made the guard necessary. `changes` are the changed
     values before and after, by source.
@@ -193,8 +193,9 @@ def tidy_frame(frame: UserFrame) -> UserFrame:
 
 
 def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
-    """Returns the frames without those on the line of the frame before, such as a wrapper and the wrapped function."""
-    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].location != frame.location)
+    """Returns the frames without those on the same line as the frame before, such as that of a wrapped function."""
+    locations_before = [None, *(frame.location for frame in frames)]
+    return tuple(frame for frame, before in zip(frames, locations_before, strict=False) if frame.location != before)
 
 
 def user_stack_of(reason: str) -> list[UserFrame]:
@@ -202,9 +203,9 @@ def user_stack_of(reason: str) -> list[UserFrame]:
     return read_frames(reason.partition(_STACK_TITLE)[2]) if _STACK_TITLE in reason else []
 
 
-def size_text(value: Sequence[int | str] | None) -> str:
+def size_text(sizes: Sequence[int | str] | None) -> str:
     """Returns sizes or strides as text, such as `[2, s0]`; "" if they are unknown."""
-    return "" if value is None else f"[{', '.join(map(str, value))}]"
+    return "" if sizes is None else f"[{', '.join(map(str, sizes))}]"
 
 
 def with_size(sizes: str, index: int, size: str) -> str:
@@ -216,7 +217,7 @@ def with_size(sizes: str, index: int, size: str) -> str:
 def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tuple[str, str]:
     """Returns two values that our hooks have described, as texts that differ.
 
-    `kind` is what a guard checks of them, "" for the whole values. Of two tensors, only changed properties are named.
+    `kind` is what a guard checks of the values, "" for all of it. Of two tensors, only changed properties are named.
     """
     tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
     if not kind and len(tensors) == 2:
@@ -226,14 +227,14 @@ def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tupl
             changed_names.remove("stride")  # strides follow from sizes
         first, second = (", ".join(f"{name} {tensor[name]}" for name in changed_names) for tensor in tensors)
         return first, second
-    texts = [_text(value, kind) for value in (before, after)]
+    texts = [_checked_text(value, kind) for value in (before, after)]
     if texts[0] == texts[1]:
-        texts = [_text(value, "") for value in (before, after)]
+        texts = [_checked_text(value, "") for value in (before, after)]
     return (texts[0], texts[1]) if texts[0] != texts[1] else (texts[0], f"another {texts[1]}")
 
 
-def _text(value: ValueFields, kind: str) -> str:
-    """Returns what guards of `kind` check of a value, or all of it."""
+def _checked_text(value: ValueFields, kind: str) -> str:
+    """Returns what guards of `kind` check of a value; the text of the whole value if that is not recorded."""
     if not value:
         return "nothing"
     if kind == "type":
@@ -248,7 +249,7 @@ def _text(value: ValueFields, kind: str) -> str:
 
 
 def compile_error(metrics: MetricsFields) -> str:
-    """Returns the error that ended a compilation, in one line, "" for none; all of its text for a recompile limit."""
+    """Returns type and first line of the error that ended a compilation, or ""; the whole text of a recompile limit."""
     reason = str(metrics.get("fail_reason") or "").strip()
     if not metrics.get("fail_type"):
         return ""
@@ -325,6 +326,7 @@ def checked_values(
             before = facts.of(reason.kind) or before
         if (facts := _facts(new_compile, source)) is not None:
             after = facts.of(reason.kind) or after
+        # Sizes may be unknown (`*`), but the reason has the size of one dim.
         if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
             after = with_size(after, int(index[1]), reason.after)
         return differing_keys(before, after) if reason.kind == "device" else (before, after)

@@ -66,15 +66,16 @@ READ_RECORDS = frozenset(
      "compilation_metrics")
 )  # fmt: skip
 READ_ARTIFACTS = frozenset(("dynamo_graph_break_reason", "recompile_reasons", "torch_version"))
-# The kinds of reasons for which a guard on a tensor fails, which is one guard for all these properties.
+# The kinds of reasons why a guard of the kind "tensor" fails: one guard checks all these properties.
 _TENSOR_KINDS = dict.fromkeys(("size", "rank", "stride", "dtype", "requires_grad", "device"), "tensor")
 # The maximum numbers of entries in a report. A large model has some thousand guards per compilation.
 MAX_GUARDS = 5000
 MAX_BREAKS = 1000
 # The end of the `function_title` of code after a graph break.
 _RESUMED_TITLE = re.compile(r" after line (\d+)$")
-# In Dynamo's text of a graph break: the whole function runs in eager; the titles above the user's stack.
+# In Dynamo's text of a graph break: the whole function runs in eager.
 _SKIP_PHRASE = "which results in a skip"
+# In the same text: the titles above the user's stack.
 _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
 
@@ -85,15 +86,15 @@ class ReportBuilder:
         self._compiles: list[RecordedCompile] = []
         # By process and Dynamo's id: the last compilation with that id.
         self._by_id: dict[tuple[str, str], RecordedCompile] = {}
-        self._serials: dict[int, RecordedCompile] = {}
+        # By the number of this project's hooks.
+        self._by_serial: dict[int, RecordedCompile] = {}
         self._breaks: list[DynamoBreak] = []
         self._limits: list[RecompileLimit] = []
         # The texts that other records of a process refer to by number.
         self._strings: dict[tuple[str, int], str] = {}
         # The paths that records have named, as keys in their order.
         self._files: dict[str, None] = {}
-        # The version of PyTorch.
-        self._torch = ""
+        self._torch_version = ""
         # The folder of the package that runs the script: its frames are on every stack.
         self._runner = ""
         self._notes: list[str] = []
@@ -133,6 +134,7 @@ class ReportBuilder:
         compile_ = self._by_id.get(key)
         if compile_ is None or compile_.closed:
             name = f"{record.process} {record.compile}".strip() or "?"
+            # The id `3/1` is the second compilation of function 3.
             number = int(record.compile.rpartition("/")[2] or 0) + 1 if record.compile else 1
             compile_ = RecordedCompile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
             self._compiles.append(compile_)
@@ -145,18 +147,17 @@ class ReportBuilder:
         self._note_file(text)
 
     def _take_runner(self, _record: TraceRecord, fields: RunnerFields) -> None:
-        self._runner, self._torch = fields["folder"], fields["torch"]
+        self._runner, self._torch_version = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
-        """Returns the frames of the user's code."""
-        runner = self._runner
-        return [f for f in frames if is_user_file(f.file) and not (runner and f.file.startswith(runner))]
+        user_frames = [frame for frame in frames if is_user_file(frame.file)]
+        return [frame for frame in user_frames if not (self._runner and frame.file.startswith(self._runner))]
 
     def _note_file(self, path: str) -> None:
         self._files[path] = None
 
     def _take_version(self, record: TraceRecord, _fields: object) -> None:
-        self._torch = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
+        self._torch_version = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
 
     def _take_start(self, record: TraceRecord, fields: StartFields) -> None:
         compile_ = self._compile_of(record)
@@ -183,7 +184,7 @@ class ReportBuilder:
         )
 
     def _take_function(self, record: TraceRecord, fields: FunctionFields) -> None:
-        """Sets the function of a compilation, and of the earlier ones of this function whose records do not."""
+        """Sets the function of a compilation, and of this function's earlier compilations that do not name it."""
         compile_ = self._compile_of(record)
         self._note_file(fields["file"])
         function = function_title(fields["function"])
@@ -194,7 +195,8 @@ class ReportBuilder:
                 earlier.info = msgspec.structs.replace(earlier.info, **function_fields)
 
     def _take_break(self, record: TraceRecord, _fields: object) -> None:
-        message, text = read_break(record.payload), record.payload
+        text = record.payload
+        message = read_break(text)
         stack = next((text.partition(title)[2] for title in _TRACEBACK_TITLES if title in text), "")
         frames = self._user_frames(read_frames(stack))
         for frame in frames:
@@ -211,10 +213,10 @@ class ReportBuilder:
 
     def _add_break(self, new: DynamoBreak) -> None:
         """Adds a break, or counts it if it has happened before: each compilation of a function has the same breaks."""
-        for position, known in enumerate(self._breaks):
-            if (known.reason, known.frames[-1:]) == (new.reason, new.frames[-1:]):
-                skipped = known.skipped or new.skipped
-                self._breaks[position] = msgspec.structs.replace(known, times=known.times + 1, skipped=skipped)
+        for position, earlier in enumerate(self._breaks):
+            if (earlier.reason, earlier.frames[-1:]) == (new.reason, new.frames[-1:]):
+                skipped = earlier.skipped or new.skipped
+                self._breaks[position] = msgspec.structs.replace(earlier, times=earlier.times + 1, skipped=skipped)
                 return
         if len(self._breaks) < MAX_BREAKS:
             self._breaks.append(new)
@@ -222,13 +224,15 @@ class ReportBuilder:
     def _take_reasons(self, record: TraceRecord, _fields: object) -> None:
         compile_ = self._compile_of(record)
         if compile_.reasons:
-            return  # they are those of this project's hooks, which contain more
+            return  # this project's hooks have recorded the reasons, with more fields
         text = record.payload
         try:
             reasons = json.loads(text) if text.lstrip().startswith(("[", '"')) else [text]
         except ValueError:
             reasons = [text]
-        for reason in [reasons] if isinstance(reasons, str) else reasons:
+        if isinstance(reasons, str):
+            reasons = [reasons]
+        for reason in reasons:
             compile_id, _, rest = str(reason).partition(": ")
             compile_.reasons.append({"entry": compile_id, "reason": rest})
 
@@ -260,7 +264,7 @@ class ReportBuilder:
 
     def _take_values(self, record: TraceRecord, fields: ValuesFields) -> None:
         compile_ = self._compile_of(record)
-        self._serials[fields["serial"]] = compile_
+        self._by_serial[fields["serial"]] = compile_
         compile_.values.hooked = {as_written(source): value for source, value in fields["values"].items()}
         compile_.frames = {
             as_written(source): tidy_frame(UserFrame(*frame)) for source, frame in fields["frames"].items()
@@ -269,9 +273,10 @@ class ReportBuilder:
 
     def _take_counts(self, _record: TraceRecord, fields: list[CountFields]) -> None:
         for serial, checked, calls, failed in fields:
-            compile_ = self._serials.get(serial)
+            compile_ = self._by_serial.get(serial)
             if compile_ is not None:
-                compile_.counts, compile_.failed = (checked, calls), {as_written(s): n for s, n in failed.items()}
+                compile_.counts = (checked, calls)
+                compile_.failed = {as_written(source): count for source, count in failed.items()}
 
     def _take_limit(self, record: TraceRecord, fields: LimitFields) -> None:
         if record.compile and fields.get("function"):
@@ -356,18 +361,17 @@ class ReportBuilder:
             (failure.compile, failure.source, _TENSOR_KINDS.get(failure.kind, failure.kind))
             for compiled in compiles for failure in compiled.failures
         }  # fmt: skip
-        guards = [guard for compile_ in self._compiles for guard in self._guards(compile_, failed)]
+        guards = [guard for compile_ in self._compiles for guard in self._report_guards(compile_, failed)]
         notes = (*self._notes, *notes)
         if len(guards) > MAX_GUARDS:
             notes = (*notes, f"{len(guards)} guards; the first {MAX_GUARDS} of them are in the report")
         return DynamoReport(
-            compiles, tuple(self._breaks), tuple(guards[:MAX_GUARDS]), tuple(self._limits), tuple(notes), self._torch,
-            problem,
+            compiles, tuple(self._breaks), tuple(guards[:MAX_GUARDS]), tuple(self._limits), tuple(notes),
+            self._torch_version, problem,
         )  # fmt: skip
 
     def _report_compile(self, compile_: RecordedCompile) -> DynamoCompile:
-        """Returns the entry of a compilation in the report."""
-        failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
+        failures = tuple(self._report_failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
         info = self._with_function(compile_)
         module = compile_.values.hooked.get("fn")
@@ -375,20 +379,20 @@ class ReportBuilder:
             info = msgspec.structs.replace(info, function=module["type"])
         return msgspec.structs.replace(info, failures=failures, calls=calls)
 
-    def _failure(self, compile_: RecordedCompile, fields: FailureFields) -> GuardFailure:
+    def _report_failure(self, compile_: RecordedCompile, fields: FailureFields) -> GuardFailure:
         """Returns a failed guard of an earlier compilation, for which `compile_` was made, with advice."""
         reason = read_reason(fields["reason"])
-        failed = self._by_entry(compile_, fields)
+        failed_compile = self._find_failed_compile(compile_, fields)
         source, scope = as_written(reason.source), ""
-        if failed is not None:
-            line = next((line for line in failed.tree.lines if line.key == source), None)
-            scope = scope_of(line.source if line else reason.dynamo_source, failed.closure)
-        before, after = checked_values(reason, failed, compile_, fields)
+        if failed_compile is not None:
+            line = next((line for line in failed_compile.tree.lines if line.key == source), None)
+            scope = scope_of(line.source if line else reason.dynamo_source, failed_compile.closure)
+        before, after = checked_values(reason, failed_compile, compile_, fields)
         frames = [tidy_frame(UserFrame(*frame)) for frame in fields.get("frames", ())] or user_stack_of(
             fields["reason"]
         )
         user_frames = self._user_frames(frames)
-        frame = user_frames[-1] if user_frames else self._line_of(failed, source)
+        frame = user_frames[-1] if user_frames else self._find_line(failed_compile, source)
         fix = fix_for(reason, scope, before, after)
         if reason.kind in ("dtype", "rank", "requires_grad", "device") and before:
             reason = reason._replace(expression=f"{reason.kind} of {source} is {before}")
@@ -400,19 +404,19 @@ class ReportBuilder:
             if as_written(name) != source and not is_library_source(name)
         }
         return GuardFailure(
-            -1 if failed is None else failed.index, reason.kind, reason.expression, source, scope, before, after, frame,
-            fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
+            -1 if failed_compile is None else failed_compile.index, reason.kind, reason.expression, source, scope,
+            before, after, frame, fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
         )  # fmt: skip
 
-    def _by_entry(self, compile_: RecordedCompile, fields: FailureFields) -> RecordedCompile | None:
+    def _find_failed_compile(self, compile_: RecordedCompile, fields: FailureFields) -> RecordedCompile | None:
         """Returns the earlier compilation whose guard failed, `None` if its records are missing."""
         if "serial" in fields:
-            return self._serials.get(fields["serial"])
+            return self._by_serial.get(fields["serial"])
         return next(
             (other for other in self._earlier_compiles(compile_) if other.info.id.endswith(fields["entry"])), None
         )
 
-    def _line_of(self, compile_: RecordedCompile | None, source: str) -> UserFrame | None:
+    def _find_line(self, compile_: RecordedCompile | None, source: str) -> UserFrame | None:
         """Returns the user's line that reads `source`, from the guards of a compilation."""
         if compile_ is None or not source:
             return None
@@ -427,23 +431,22 @@ class ReportBuilder:
         path = next((path for path in self._files if f"/{path}".endswith(f"/{frame.file}")), frame.file)
         return tidy_frame(msgspec.structs.replace(frame, file=path))
 
-    def _guards(self, compile_: RecordedCompile, failed_guards: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
+    def _report_guards(self, compile_: RecordedCompile, failures: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
         """Yields the guards of a compilation, with the numbers of their failures.
 
-        Dynamo counts failures by value. `failed_guards` are (compilation, value, kind) of failed guards: they determine
+        Dynamo counts failures by value. `failures` are (compilation, value, kind) of failed guards: they determine
         which of several guards on one value has failed.
         """
         checked, index = compile_.counts[0], compile_.index
-        sources_with_failures = {source for number, source, _ in failed_guards if number == index}
+        sources_with_failures = {source for number, source, _ in failures if number == index}
         for line in compile_.tree.lines:
             frame = compile_.frames.get(line.key) or (self._resolve(line.frame) if line.frame else None)
-            has_not_failed = (index, line.key, line.kind) not in failed_guards and (
-                line.key in sources_with_failures or line.library
-            )
-            failed = 0 if has_not_failed else compile_.failed.get(line.key, 0)
+            is_known_failure = (index, line.key, line.kind) in failures
+            is_unlikely_failure = line.key in sources_with_failures or line.library
+            failure_count = compile_.failed.get(line.key, 0) if is_known_failure or not is_unlikely_failure else 0
             if checked < 0:
-                failed = -1  # unknown
+                failure_count = -1  # unknown
             yield DynamoGuard(
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
-                checked, failed, line.library,
+                checked, failure_count, line.library,
             )  # fmt: skip

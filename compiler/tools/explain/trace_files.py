@@ -15,7 +15,7 @@ from buddy.compiler.protocol.one_shot_messages import ReadTrace, TraceProgress, 
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, ReportBuilder
 
-# The start of a line of both formats: rank, level and date, time, process id, place in torch.
+# The start of a line of both formats: rank, level, date and time, process id, place in torch.
 _PREFIX = re.compile(
     r"^(?:\[rank(?P<rank>\d+)\]:\s*)?(?P<time>[VIWEC]\d{4} [\d:.]+) (?P<pid>\d+) (?P<place>\S+?:\d+)\] ?(?P<rest>.*)$"
 )
@@ -27,10 +27,11 @@ _RECOMPILING = re.compile(r"Recompiling function (\S+) in (.+):(\d+)\s*\n")
 _LIMIT_HIT = re.compile(r"torch\._dynamo hit config\.(\w+) \((\d+)\)\s+function: '(.+?)' \((.+?):(\d+)\)")
 _COMPILE_START = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?):(\d+)")
 # No line is added to a payload of this many characters or more; a guard tree of a large model has a few million.
-_MAX_PAYLOAD = 16 << 20
-# The number of bytes between two reports of progress, and of those that are searched for a zero byte at the start.
+_MAX_CHARACTERS = 16 << 20
+# The number of bytes between two reports of progress.
 _PROGRESS_BYTES = 4 << 20
-_BINARY_PROBE = 4096
+# The number of bytes at the start of a file that are searched for a zero byte.
+_PROBE_BYTES = 4096
 
 
 class TraceError(BuddyError):
@@ -73,35 +74,46 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
     builder, notes, log_lines = ReportBuilder(), list[str](), 0
     sizes = [_size(file) for file in files]
     total, bytes_before, reported = sum(sizes) or 1, 0, 0
+
+    def on_position(position: int) -> None:
+        nonlocal reported
+        if bytes_before + position - reported > _PROGRESS_BYTES:
+            reported = bytes_before + position
+            on_progress(min(reported / total, 1.0))
+
     for file, size in zip(files, sizes, strict=True):
         rank = _RANK.search(file.name)
         process = (f"rank {rank[1]}" if rank else file.name) if len(files) > 1 else ""
         reader = _Reader(process)
-        try:
-            with file.open("rb") as stream:
-                if b"\0" in stream.read(_BINARY_PROBE):
-                    notes.append(f"{file} is a binary file")
-                else:
-                    stream.seek(0)
-                    for record, position in reader.records(stream):
-                        builder.take(record)
-                        if bytes_before + position - reported > _PROGRESS_BYTES:
-                            reported = bytes_before + position
-                            on_progress(min(reported / total, 1.0))
-                    notes += [] if reader.log_lines else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
-        except OSError as error:
-            notes.append(f"{file} cannot be read: {error.strerror or error}")
+        problem = _take_records(file, reader, builder, on_position)
+        if problem:
+            notes.append(problem)
         bytes_before += size
         log_lines += reader.log_lines
         if reader.unreadable:
             notes.append(f"{file}: {_record_count(reader.unreadable)} could not be read")
         if reader.truncated:
-            notes.append(f"{file}: {_record_count(reader.truncated)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
+            notes.append(f"{file}: {_record_count(reader.truncated)} of more than {_MAX_CHARACTERS >> 20} MiB, cut")
     if not log_lines:
         hint = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
         reasons = f": {'; '.join(notes)}" if notes else ""
         raise TraceError(f"{path} is not a trace of TorchDynamo{reasons}", str(path), hint)
     return builder.report(tuple(notes))
+
+
+def _take_records(file: Path, reader: _Reader, builder: ReportBuilder, on_position: Callable[[int], None]) -> str:
+    """Adds the records of a file to `builder`; returns why the file is not a trace, "" if it is one."""
+    try:
+        with file.open("rb") as stream:
+            if b"\0" in stream.read(_PROBE_BYTES):
+                return f"{file} is a binary file"
+            stream.seek(0)
+            for record, position in reader.records(stream):
+                builder.take(record)
+                on_position(position)
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror or error}"
+    return "" if reader.log_lines else f"{file} has no line of TORCH_TRACE or TORCH_LOGS"
 
 
 def _record_count(count: int) -> str:
@@ -133,7 +145,7 @@ class _Message:
     is_truncated: bool = False
 
     def append(self, line: str) -> None:
-        if self.size < _MAX_PAYLOAD:
+        if self.size < _MAX_CHARACTERS:
             self.lines.append(line)
             self.size += len(line)
         else:
@@ -144,7 +156,7 @@ class _Reader:
     """Reads the records of one file.
 
     `log_lines` is the number of lines with a prefix of torch's logs, `unreadable` that of the records that cannot be
-    decoded, and `truncated` that of the records that exceed `_MAX_PAYLOAD`.
+    decoded, and `truncated` that of the records that exceed `_MAX_CHARACTERS`.
 
     Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
     that its line names. Records without a rank belong to the process `name`.
@@ -154,21 +166,21 @@ class _Reader:
         self._name = name
         # The open message of each process, and the process of the last line with a prefix.
         self._messages: dict[str, _Message] = {}
-        self._last = name
+        self._last_process = name
         self.log_lines = self.unreadable = self.truncated = 0
 
     def records(self, stream: IO[bytes]) -> Iterator[tuple[TraceRecord, int]]:
         """Yields the records, each with the number of bytes read so far."""
         position = 0
-        for raw in stream:
-            position += len(raw)
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        for raw_line in stream:
+            position += len(raw_line)
+            line = raw_line.decode("utf-8", "replace").rstrip("\r\n")
             match = _PREFIX.match(line)
             if match is None:
                 self._append_payload_line(line)
                 continue
             self.log_lines += 1
-            process = self._last = f"rank {match['rank']}" if match["rank"] else self._name
+            process = self._last_process = f"rank {match['rank']}" if match["rank"] else self._name
             if match["rest"].startswith("{"):
                 yield from self._finish(process, position)
                 self._begin_structured(match["rest"], process)
@@ -206,7 +218,7 @@ class _Reader:
 
     def _append_payload_line(self, line: str) -> None:
         """Appends a line of a payload. Ignores other lines: they are the program's output."""
-        message = self._messages.get(self._last)
+        message = self._messages.get(self._last_process)
         if message is not None and message.fields is not None and line.startswith("\t"):
             message.append(line[1:])
 
@@ -257,27 +269,27 @@ def _records_of_text(message: _Message) -> Iterator[TraceRecord]:
     """Yields the records that a message of a text log stands for, as `ReportBuilder` takes them."""
     text = "\n".join(message.lines)
 
-    def record(name: str, fields: Any, payload: str = "") -> TraceRecord:
+    def make_record(name: str, fields: Any, payload: str = "") -> TraceRecord:
         return TraceRecord(name, message.compile_id, json.dumps(fields).encode(), payload, message.process)
 
     if message.artifact == "graph_breaks" and "Graph break" in text and "suppressed due to duplicate" not in text:
-        yield record("dynamo_graph_break_reason", {}, text)
+        yield make_record("dynamo_graph_break_reason", {}, text)
     elif message.artifact in ("recompiles", "recompiles_verbose") and (match := _RECOMPILING.search(text)):
-        yield record("buddy_function", {"function": match[1], "file": match[2], "line": int(match[3])})
-        yield record("recompile_reasons", {}, json.dumps(_reasons(text[match.end() :])))
+        yield make_record("buddy_function", {"function": match[1], "file": match[2], "line": int(match[3])})
+        yield make_record("recompile_reasons", {}, json.dumps(_split_reasons(text[match.end() :])))
     elif message.artifact == "guards" and "TREE_GUARD_MANAGER" in text:
-        yield record("dynamo_cpp_guards_str", {}, text)
-        yield record("buddy_compiled", {})
+        yield make_record("dynamo_cpp_guards_str", {}, text)
+        yield make_record("buddy_compiled", {})
     elif match := _LIMIT_HIT.search(text):
         fields = {
             "setting": match[1], "limit": int(match[2]), "function": match[3], "file": match[4], "line": int(match[5])
         }  # fmt: skip
-        yield record("buddy_limit", fields)
+        yield make_record("buddy_limit", fields)
     elif match := _COMPILE_START.search(text):
-        yield record("buddy_function", {"function": match[1], "file": match[2], "line": int(match[3])})
+        yield make_record("buddy_function", {"function": match[1], "file": match[2], "line": int(match[3])})
 
 
-def _reasons(text: str) -> list[str]:
+def _split_reasons(text: str) -> list[str]:
     """Returns the reasons in a message of the log `recompiles` or `recompiles_verbose`, each with the user's frames."""
     reasons: list[str] = []
     for line in text.splitlines():

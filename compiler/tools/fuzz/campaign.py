@@ -37,9 +37,9 @@ from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 # The statements that crashed eager, by the seed of their batch.
 CrashingStatements = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
-# Maximum number of smaller programs that are tried per failure; more rarely lead to a smaller failing program.
+# The maximum number of smaller programs that are tried per failure; further ones rarely fail in the same way.
 MAX_REDUCTIONS = 250
-# Maximum number of wrong programs per batch with distinct first wrong statements: one fault may affect many statements.
+# The maximum number of wrong programs to reduce per batch, because one fault may affect many statements.
 MAX_WRONG_FAULTS = 3
 # A number in a reason, which differs between programs with the same fault.
 _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
@@ -82,7 +82,7 @@ def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
 class _BatchRun:
     """One running batch.
 
-    Hypothesis calls `_try_program` with program after program. After the first failure of a new kind, it calls it with
+    Hypothesis calls `_try_program` with program after program. After the first failure of a new kind, Hypothesis passes
     smaller programs (the reduction), until none fails in the same way or `MAX_REDUCTIONS` have been tried.
     """
 

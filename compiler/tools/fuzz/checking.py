@@ -29,7 +29,7 @@ from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
 
 Backend = str | Callable[..., Callable[..., Any]]
-# With these begin the descriptions of two kinds of differences: an error of the compiled program, and other strides.
+# The first words in descriptions of two kinds of differences: an error of the compiled program, and other strides.
 RAISED, STRIDES = "raised", "strides"
 # In a script of `writing.py`: each assignment of a value, and the return statement of `forward`.
 _ASSIGNMENT = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
@@ -63,10 +63,10 @@ def check(
             verdict = _judge(_ProgramTrial(*_load(script), dynamic, gradients), recorder)
         except Exception as error:  # raised by eager
             return Verdict("invalid", _first_line(error))
-        first_wrong = (
-            _first_wrong_op(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
-        )
-        return replace(verdict, at=first_wrong, compiled=_count_compiled(recorder))
+        wrong_op = ""
+        if verdict.outcome == "wrong":
+            wrong_op = _first_wrong_op(script, CoverageRecorder(options), dynamic, gradients)
+        return replace(verdict, at=wrong_op, compiled=_count_compiled(recorder))
 
 
 def _load(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -193,9 +193,13 @@ def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
     traced = trial.run(_traced_backend)
     if STRIDES in traced.difference and _explains(trial, ours, traced):
         return Verdict("refused", f"as traced and decomposed: {traced.difference}")
-    # PyTorch's tracing causes a difference too, but another one.
-    cause = "captured: " if captured.difference else "decomposed: " if traced.difference else ""
-    return Verdict("error" if ours.results is None else "wrong", f"{cause}{ours.difference}")
+    # PyTorch's tracing may cause a difference too, but another one.
+    cause = ""
+    if captured.difference:
+        cause = "captured: "
+    elif traced.difference:
+        cause = "decomposed: "
+    return Verdict("error" if ours.results is None else "wrong", cause + ours.difference)
 
 
 def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool:
@@ -217,7 +221,8 @@ def _first_wrong_op(script: str, backend: Backend, dynamic: bool, gradients: boo
     difference = _ProgramTrial(*_load(script_with_all_results), dynamic, gradients).run(backend).difference
     match = _RESULT_PREFIX.match(difference)
     # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
-    if match is None or int(match[1]) >= len(assignments) * (1 + dynamic):
+    calls = 2 if dynamic else 1
+    if match is None or int(match[1]) >= len(assignments) * calls:
         return ""
     statement = assignments[int(match[1]) % len(assignments)][1]
     return " ".join(_CALLED_FUNCTION.findall(statement)) or statement

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 NamedTensors = Mapping[str, torch.Tensor]
 
+# The dtypes to which statements convert.
 DTYPES = (
     "float32", "float64", "int64", "int32", "bool", "bfloat16", "float16", "int8", "int16", "uint8", "complex64",
 )  # fmt: skip
 _SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
-_TENSORS = ("x", "y", "z")
-# The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch.
+_TENSOR_FIELDS = ("x", "y", "z")
+# The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch. Any integer type has 99;
+# the field is the lower bound.
 _CLAMP = ".nan_to_num().clamp({}, 99)"
 
 
@@ -37,22 +39,22 @@ def fill_template(template: str, draw: st.DrawFn, available: NamedTensors) -> st
     for text, field_name, spec, _ in Formatter().parse(template):
         parts.append(text)
         if field_name is not None:
-            parts.append(operands.field(field_name, spec or ""))
+            parts.append(operands.field_text(field_name, spec or ""))
     return "".join(parts)
 
 
 class _Operands:
-    """The fields of one statement, each drawn at its first use."""
+    """The values of one statement's fields, each drawn at its first use."""
 
     def __init__(self, draw: st.DrawFn, available: NamedTensors) -> None:
         self._draw, self._available = draw, available
         self._texts: dict[str, str] = {}
         self._values: dict[str, torch.Tensor] = {}
 
-    def field(self, name: str, spec: str = "") -> str:
+    def field_text(self, name: str, spec: str = "") -> str:
         """Returns the text of a field, which is drawn at the first use; `spec` is the suffix, without the colon."""
         if name not in self._texts:
-            self._texts[name] = self._draw_tensor(name, spec) if name in _TENSORS else str(_FIELDS[name](self))
+            self._texts[name] = self._draw_tensor(name, spec) if name in _TENSOR_FIELDS else str(_FIELDS[name](self))
         return self._texts[name]
 
     def _draw_tensor(self, name: str, spec: str) -> str:
@@ -68,7 +70,7 @@ class _Operands:
 
     def value(self, name: str) -> torch.Tensor:
         """Returns the value of the tensor field `name`, converted to the kind and rank of its first use."""
-        self.field(name)
+        self.field_text(name)
         return self._values[name]
 
     def choose(self, choices: Sequence[T]) -> T:
@@ -85,7 +87,7 @@ class _Operands:
     def size(self, dim: int | None = None) -> int:
         """Returns the size of `x` along a dim, by default the field `dim`; 1 if `x` does not have that dim."""
         value = self.value("x")
-        dim = int(self.field("dim")) if dim is None else dim
+        dim = int(self.field_text("dim")) if dim is None else dim
         return value.shape[dim] if -value.dim() <= dim < value.dim() else 1
 
     def dtype(self) -> str:
@@ -95,7 +97,7 @@ class _Operands:
     def bounded(self) -> str:
         """Returns `x` with values that any dtype can represent."""
         value = self.value("x")
-        real = f"{self.field('x')}{'.real' * value.is_complex()}"
+        real = f"{self.field_text('x')}{'.real' * value.is_complex()}"
         return f"{real}{_CLAMP.format(0)}" if value.dtype != torch.bool else real
 
     def within(self) -> str:
@@ -138,7 +140,7 @@ _FIELDS: dict[str, Callable[[_Operands], object]] = {
     "dim": _Operands.dim,
     "size": _Operands.size,
     "start": lambda o: o.number(0, o.size() - 1),  # an index along the field `dim`
-    "rest": lambda o: max(0, o.size() - int(o.field("start"))),  # the number of elements from `start` on
+    "rest": lambda o: max(0, o.size() - int(o.field_text("start"))),  # the number of elements from `start` on
     "least": lambda o: min(2, o.size()),  # a number of elements that `x` has along `dim`
     "last": lambda o: o.size(-1),
     "channels": lambda o: o.size(1),
@@ -154,7 +156,8 @@ _FIELDS: dict[str, Callable[[_Operands], object]] = {
 }
 
 
-# Sizes of dims: 0, 1, and sizes around the 4, 8 and 16 lanes of vectors. Those listed repeatedly are more likely.
+# The choices for input tensors; those listed repeatedly are more likely.
+# Sizes of dims: 0, 1, and sizes around the 4, 8 and 16 lanes of vectors.
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17)
 MAX_INPUT_ELEMENTS = 2048
 FLOAT_DTYPES = ("float32", "float32", "float32", "float32", "float64", "bfloat16", "float16")

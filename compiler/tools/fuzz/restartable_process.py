@@ -75,7 +75,7 @@ class RestartableProcess:
     """
 
     def __init__(self, module: str, function: str) -> None:
-        # Its stderr is that of this process.
+        # The warm process writes to stderr (descriptor 2) of this process.
         self._warm = BlockingWorker(f"{__name__}:serve", WorkCalled, log=2)
         self._warm.send(LoadWork(module, function))
 

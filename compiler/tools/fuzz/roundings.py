@@ -20,8 +20,8 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES
 
 _aten = torch.ops.aten
 _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
-# What these ops return at NaN in the vectorized loop of eager's kernels; the scalar loop returns the gradient of the
-# result.
+# The gradient that these ops return at NaN in the vectorized loop of eager's kernels; the scalar loop returns the
+# gradient of the op's result.
 _VALUES_AT_NAN = {_aten.hardtanh_backward.default: 0.0, _aten.hardswish_backward.default: math.nan}
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
@@ -50,10 +50,10 @@ def spread_nonfinite(
 def _spread_gradient(
     value: float, args: Sequence[torch.Tensor], results: torch.Tensor, generator: torch.Generator
 ) -> None:
-    """Sets the gradients at NaN to `value` or the gradient of the result, at random."""
+    """Sets the gradients at NaN to `value` or to the gradient of the op's result, at random."""
     with torch.utils._python_dispatch._disable_current_modes():
-        gradient, x = args[:2]
-        chosen = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
+        result_gradient, x = args[:2]
+        chosen = torch.where(torch.rand(results.shape, generator=generator) < 0.5, result_gradient, value)
         results.copy_(torch.where(x.isnan(), chosen.to(results.dtype), results))
 
 
@@ -114,7 +114,7 @@ MAX_ULPS = 4.0
 SPREAD_MARGIN = 16.0
 
 
-# The arguments of a program.
+# The type of a program's arguments.
 T = TypeVar("T")
 
 
@@ -141,8 +141,8 @@ class PerturbedFloats(TorchDispatchMode):
     """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
     `unperturbed` are the ops of an unperturbed run with their results: elements whose sign may differ between the runs
-    are also set to 0 (`_cancel`). They are used up to the first op that differs, after which the program may have taken
-    another branch.
+    are also set to 0 (`_cancel`). After the first op that differs, the program may have taken another branch, so the
+    rest of `unperturbed` is ignored.
     """
 
     def __init__(self, generator: torch.Generator, unperturbed: Sequence[tuple[object, torch.Tensor]] = ()) -> None:
@@ -188,15 +188,15 @@ def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def perturb_tensor(tensor: torch.Tensor, generator: torch.Generator) -> None:
     """Changes the elements of a float tensor at random by a few units in the last place, in place.
 
-    `generator` is not the generator of the program's random numbers. NaN gets a random sign, because IEEE 754 does not
-    specify the sign of a computed NaN.
+    NaN gets a random sign, because IEEE 754 does not specify the sign of a computed NaN.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = tensor.double()
         finite = wide.isfinite()
         scale = wide[finite].square().mean().sqrt() if bool(finite.any()) else wide.new_zeros(())
-        unit = torch.finfo(tensor.dtype).eps * MAX_ULPS * (wide.abs() + scale) / 2
-        moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=generator) - 1)
+        # Half of the change is relative to the element, half to the root mean square of all elements.
+        max_move = torch.finfo(tensor.dtype).eps * MAX_ULPS * (wide.abs() + scale) / 2
+        moved = wide + max_move * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=generator) - 1)
         tensor.copy_(torch.where(finite, moved, wide))
         signs = torch.rand(wide.shape, generator=generator).to(tensor.dtype) - 0.5
         tensor.copy_(torch.where(tensor.isnan(), torch.copysign(tensor, signs), tensor))
@@ -214,20 +214,21 @@ def _cancel(tensor: torch.Tensor, unperturbed: torch.Tensor, generator: torch.Ge
         tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=generator) < 0.5), 0.0)
 
 
-def run_perturbed(program: Callable[[T], object], arguments: Callable[[], T]) -> list[torch.Tensor]:
+def run_perturbed(program: Callable[[T], object], make_arguments: Callable[[], T]) -> list[torch.Tensor]:
     """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings.
 
-    `arguments` makes new, equal arguments for each run, because programs may write to them.
+    `make_arguments` returns new, equal arguments for each run, because programs may write to them.
     """
-    results, inputs = [], arguments()
+    results, inputs = [], make_arguments()
     with RecordedFloats() as recorder:
         program(inputs)
     for seed in range(PERTURBED_RUNS):
         generator = torch.Generator().manual_seed(seed)
-        inputs = arguments()
+        inputs = make_arguments()
         for leaf in tree_leaves(inputs):
-            for floats in _floats_of(leaf) if isinstance(leaf, torch.Tensor) else ():
-                perturb_tensor(floats, generator)
+            if isinstance(leaf, torch.Tensor):
+                for floats in _floats_of(leaf):
+                    perturb_tensor(floats, generator)
         with PerturbedFloats(generator, recorder.floats):
             results.append(program(inputs))
     return results

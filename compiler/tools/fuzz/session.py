@@ -29,7 +29,7 @@ Outcome = Literal["compiled", "eager", "refused", "invalid", "wrong", "error", "
 FAULTS: tuple[Outcome, ...] = ("wrong", "error", "crash", "timeout")
 
 
-# Tables of counts: the name of a table, such as "operators", the name of a row, and its count.
+# Counts by the name of their table, such as "operators", and the name of their row.
 Histogram = dict[str, dict[str, int]]
 # The files beside this one that determine which programs a seed generates.
 _DRAWING_MODULES = ("operands.py", "statements.py", "writing.py")
@@ -51,7 +51,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class FuzzPlan(msgspec.Struct, frozen=True):
     """A plan of `count` programs, in batches of `BATCH`; the n-th batch, counted from 0, has the seed `seed + n`.
 
-    The batches may be divided into shards: `shard` is the number of the one to run, from 1, and their number. A
+    The batches may be divided into shards: shard `(i, n)` is every n-th batch, from batch i on, counted from 1. A
     program has at most `statements` statements, and may take `timeout` seconds. `options` are those of the
     `torch.compile` backend. With `dynamic`, sizes are symbolic; with `gradients`, backward graphs are compiled too.
     `extensions` are Python files that are run first and may define op classes, lowerings and passes.
@@ -99,7 +99,7 @@ class FuzzPlan(msgspec.Struct, frozen=True):
 
 
 class FuzzFault(msgspec.Struct, frozen=True):
-    """The smallest program with one kind of failure, as a script; `at` is that of its verdict."""
+    """The smallest program with one kind of failure, as a script; `why` and `at` are those of its verdict."""
 
     outcome: Outcome
     why: str
@@ -110,8 +110,8 @@ class FuzzFault(msgspec.Struct, frozen=True):
 class FuzzBatch(msgspec.Struct, frozen=True):
     """The results of one batch: the number of programs per outcome, and the smallest program for each kind of failure.
 
-    `conditions` is that of its plan for its seed. `crashing` are the statements that crashed eager, which its programs
-    do not contain. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
+    `conditions` is `FuzzPlan.conditions` of its seed. `crashing` are the statements that crashed eager: its programs do
+    not contain them. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
     """
 
     seed: int
@@ -184,8 +184,8 @@ def run(plan: FuzzPlan, finished: Collection[int] = ()) -> Iterator[FuzzBatch]:
         while True:
             code = yield from _run_process(plan, crash_log, log, finished_seeds, crashing)
             batch_seed, _, statement = read_crash_log(crash_log).partition(" ")
-            is_signal = code < 0
-            if not is_signal or not statement or statement in crashing.get(int(batch_seed), ()):
+            was_killed = code < 0  # by a signal
+            if not was_killed or not statement or statement in crashing.get(int(batch_seed), ()):
                 break
             crashing.setdefault(int(batch_seed), []).append(statement)
             crash_log.unlink()

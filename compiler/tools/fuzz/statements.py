@@ -262,7 +262,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
             for count in (257, 4096)
             for name in ("sum", "mean", "std", "norm", "amax")
         ),
-        # Of numbers up to 1: a product that overflows is NaN or 0, depending on when it meets a 0.
+        # The factors are at most 1 (`cos`): a product that overflows is NaN if a 0 follows, but 0 if a 0 comes before.
         *_for_each_name("{x:f}.cos().to(torch.@).flatten().repeat(257).prod()", "float16 bfloat16 float32"),
         _F + ".softmax({x:f}.flatten().repeat(300).half(), 0)[:9]",
         _F + ".layer_norm({x:f}.flatten().repeat(300).bfloat16()[None], ({x}.numel() * 300,))[0, :9]",

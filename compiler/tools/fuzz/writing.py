@@ -66,8 +66,7 @@ class GeneratedProgram(NamedTuple):
 class ProgramDraft:
     """A program so far: its inputs, its statements, and the value of each name in eager.
 
-    `on_statement` is called with a statement before eager runs it, and with "" afterwards. Statements in `crashing`,
-    which crash eager, are skipped.
+    Statements in `crashing`, which crash eager, are skipped.
     """
 
     seed: int
@@ -160,7 +159,8 @@ def scripts(
     for number in range(draw(st.integers(1, max_statements))):
         _draw_statement(draw, draft, f"v{number}")
     names = [name for name in draft.values if name.startswith("v")] or ["x0"]
-    draft.results = list(dict.fromkeys([*draw(st.lists(st.sampled_from(names), max_size=5, unique=True)), names[-1]]))
+    drawn_names = draw(st.lists(st.sampled_from(names), max_size=5, unique=True))
+    draft.results = list(dict.fromkeys([*drawn_names, names[-1]]))
     if not draft.body:
         draft.try_statement("operators", "x0 + 1", "v0")
         draft.results = ["v0"]
@@ -168,7 +168,7 @@ def scripts(
 
 
 def _draw_statement(draw: st.DrawFn, draft: ProgramDraft, name: str) -> None:
-    """Draws a statement and adds it to `draft`, its value as `name`, unless eager rejects it."""
+    """Draws a statement, and adds it to `draft` with `name` for its value, unless eager rejects it."""
     kind = draw(st.sampled_from(KINDS))
     template = draw(st.sampled_from(STATEMENTS[kind]))
     draft.try_statement(kind, fill_template(template, draw, draft.values), "" if kind == IN_PLACE else name)
