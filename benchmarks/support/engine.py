@@ -27,12 +27,17 @@ class TimedEngine:
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
+        self._ready_workers: set[str] = set()
 
     async def open_bert(self, tiny: bool) -> tuple[float, GraphInfo, Recipe]:
-        """Seconds until samples/bert.py is captured, its graph, and the default recipe for it."""
+        """Seconds until samples/bert.py is captured, its graph, and the default recipe for it.
+
+        Returns when the compiler, which the engine starts to open a program, is ready too.
+        """
         arguments = ("--tiny",) if tiny else ()
         opening = self.follow(Open(self.client.new_request_id(), BERT, arguments), Captured)
         seconds, captured = [answer async for answer in opening][-1]
+        await self.wait_for_worker("compiler")
         return seconds, captured.graphs[0], default_recipe(BERT, arguments)
 
     async def run(self, recipe: Recipe, repeats: int) -> list[Answer]:
@@ -41,6 +46,18 @@ class TimedEngine:
     def compile(self, recipe: Recipe) -> AsyncIterator[Answer]:
         return self.follow(Compile(self.client.new_request_id(), recipe), Compiled)
 
+    async def wait_for_worker(self, name: str) -> None:
+        """Waits until the engine has said that a worker is ready."""
+        while name not in self._ready_workers:
+            await anext(self._frames())
+
+    async def _frames(self) -> AsyncIterator[Any]:
+        """Yields the frames of the engine, and notes which workers are ready."""
+        async for frame in self.client.frames():
+            if isinstance(frame, WorkerState) and frame.state == "ready":
+                self._ready_workers.add(frame.worker)
+            yield frame
+
     async def follow(self, request: Any, last: type) -> AsyncIterator[Answer]:
         """Yields every answer to `request`, up to a frame of type `last`.
 
@@ -48,7 +65,7 @@ class TimedEngine:
         """
         start = time.perf_counter()
         self.client.send(request)
-        async for frame in self.client.frames():
+        async for frame in self._frames():
             if getattr(frame, "request", 0) != request.request:
                 continue
             if isinstance(frame, Failed):
@@ -80,20 +97,12 @@ def run(conversation: Coroutine[Any, Any, Found]) -> Found:
 
 @asynccontextmanager
 async def warm_engine() -> AsyncIterator[TimedEngine]:
-    """Starts an engine with warm workers and no program, which is closed after the block."""
+    """Starts an engine with a warm host and no program, which is closed after the block."""
     client = EngineClient()
     await client.start()
     try:
-        await _workers_are_up(client)
-        yield TimedEngine(client)
+        engine = TimedEngine(client)
+        await engine.wait_for_worker("host")
+        yield engine
     finally:
         await client.close()
-
-
-async def _workers_are_up(client: EngineClient) -> None:
-    waiting = {"host", "compiler"}
-    async for frame in client.frames():
-        if isinstance(frame, WorkerState) and frame.state == "ready":
-            waiting.discard(frame.worker)
-        if not waiting:
-            return
