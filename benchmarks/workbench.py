@@ -97,6 +97,10 @@ def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
     return ["--plugin", str(PLUGIN), str(source)]
 
 
+# The counts of a diff, or that there is no difference, in the title of the pane.
+DIFFED = r"in [\d,]+ changes?|no (\w+ )?change"
+
+
 def memory(pid: int) -> float:
     """Returns the resident memory of a process in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -162,7 +166,7 @@ def reopened(command: list[str], options: argparse.Namespace, folder: Path) -> F
         terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
         try:
             terminal.until("last session", 30)
-            terminal.until("line 1 of", 30)
+            terminal.match(rf"line [\d,]+ of|{DIFFED}", 30)  # the session has saved the diff, too
             found.append((terminal.last - terminal.started) * 1e3)
             used.append(sum(map(cpu_seconds, [terminal.process.pid, *children(terminal.process.pid)])))
         finally:
@@ -278,7 +282,9 @@ def diff_in_terminal(terminal: Terminal, timeout: float) -> dict[str, object]:
         terminal.settle()
         terminal.forget()
         os.write(terminal.master, b"d")
-        found[f"{how}_diff_of_longest_s"] = round(terminal.until("place", timeout), 2)
+        start = time.monotonic()
+        terminal.match(rf"{how} diff[^\n]*({DIFFED})", timeout)
+        found[f"{how}_diff_of_longest_s"] = round(terminal.last - start, 2)
     terminal.settle()
     terminal.key("\x1b[H")
     found["diff_page_ms"], found["diff_page_bytes"] = pages(terminal, 30)
