@@ -58,6 +58,7 @@ def main(words: Sequence[str]) -> int:
     async def export(engine: Headless, options: argparse.Namespace, script_arguments: tuple[str, ...]) -> int:
         return await _export(engine, options, script_arguments, command)
 
+    # Only with `--json`, stdout is for data alone, and the script's output goes to stderr.
     return run_verb_on_program(make_parser(), words, export, data_with_json=True)
 
 

@@ -260,6 +260,7 @@ class SubgraphCommands:
 
     def extract(self) -> None:
         """Extracts the picked nodes, or those of the row under the cursor, as a graph with the inputs of a real run."""
+        # Stable names, which do not change if nodes are renumbered.
         names = tuple(row.stable for row in self._graph.selected_rows if row.opcode.startswith("call"))
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 

@@ -125,7 +125,7 @@ def pad_for_window(
     """Returns `value` with its last dims padded by `fill`, so that the window has `outputs` positions in each."""
     shape, spatial = st.shape_of(value), len(window.size)
     leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]
-    # Elements of `value` after the last window are not cut off: this would take a slice.
+    # Elements of `value` after the last window stay in the result: to remove them would take a slice.
     padded_sizes = [
         largest(read_size, before + size)
         for read_size, before, size in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)

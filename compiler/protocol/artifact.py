@@ -4,9 +4,9 @@ Imports neither torch nor MLIR.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
 `arguments`, then the values of `symbols` (an `i64` each, passed by value), then results in the order of `results`,
-then, unless `arena` is 0, `arena` bytes of scratch memory, aligned to 64 bytes; see the fields of `Artifact`. The caller
-owns every buffer. Tensors that are known to be empty at compile time are not passed. Concurrent calls need separate
-arenas.
+then, unless `arena` is 0, `arena` bytes of scratch memory, aligned to 64 bytes; see the fields of `Artifact`. The
+caller owns every buffer. Tensors that are known to be empty at compile time are not passed. Concurrent calls need
+separate arenas.
 
 If `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it chooses a
 number `n` from 1 to `threads`, and calls `task(data, i, n)`, with `i32` values, for every `i` below `n`, concurrently
