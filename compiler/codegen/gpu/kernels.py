@@ -111,6 +111,7 @@ def _program_lines(text: str) -> list[tuple[str, int]]:
         directive = _LOC_DIRECTIVE.match(line)
         if directive:
             number = int(directive[1])
+        # Of adjacent empty lines, the first one stays; none stays at the start.
         elif not _DEBUG_LINE.match(line) and (line.strip() or (lines and lines[-1][0])):
             line = _DEBUG_TARGET.sub("", line.partition("//")[0].rstrip().expandtabs(8))
             # After a label, the last directive still holds. Any other line at the left edge is outside of a kernel.
