@@ -55,21 +55,25 @@ def _check_kinds(kinds: Sequence[str]) -> None:
 def main(words: Sequence[str]) -> int:
     command = shlex.join(["buddy-tui", "export", *words])
 
-    async def export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-        return await _export(engine, options, script, command)
+    async def export(engine: Headless, options: argparse.Namespace, script_arguments: tuple[str, ...]) -> int:
+        return await _export(engine, options, script_arguments, command)
 
+    # Only with `--json`, stdout is for data alone, and the script's output goes to stderr.
     return run_verb_on_program(make_parser(), words, export, data_with_json=True)
 
 
-async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
+async def _export(
+    engine: Headless, options: argparse.Namespace, script_arguments: tuple[str, ...], command: str
+) -> int:
     """Lets the engine write the files, and lists them. `command` is this command line, for the README of the export."""
     # Each value of `--kind` is a list of kinds.
     kinds = tuple(dict.fromkeys(kind for listed_kinds in options.kind for kind in listed_kinds)) or ("object",)
-    from importlib import metadata  # takes time, and is not needed to reject a source
+    # Imported here, because it takes time, and a rejected command line does not get here.
+    from importlib import metadata
 
     if not (options.plugin or options.remote or metadata.entry_points(group=PLUGIN_GROUP)):
         _check_kinds(kinds)
-    recipe = await engine.open_graph(options, script)
+    recipe = await engine.open_graph(options, script_arguments)
     stage_text = ""
     if options.stage:
         stage = choose_stage((await engine.compile(recipe)).ordered_stages(), options.stage)

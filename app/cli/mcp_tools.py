@@ -45,12 +45,16 @@ _MAX_LINES = 500
 _MAX_LINE_CHARACTERS = 400
 _MAX_DIFF_LINES = 400
 _MAX_EDITED_NAMES = 20
+# The lines of a node that are requested for each stage.
+_MAX_TRACED_LINES = 5
+# The client replaces this number of a request by a new one.
+_NEW_NUMBER = 0
 
 
 class Tools:
     """The tools, each a method, whose docstring is the description that the agent reads.
 
-    A list that is cut at `count` entries has the total number of entries too.
+    An answer that lists at most `count` entries also has the total number of entries.
     """
 
     def __init__(self, program: AgentProgram) -> None:
@@ -113,7 +117,7 @@ class Tools:
         assignment_of_node = {assignment.node: assignment for assignment in assignments}
         nodes = []
         for row in self._program.info.rows:
-            assignment = assignment_of_node.get(row.stable)
+            assignment = assignment_of_node.get(row.stable)  # the node's stable name
             node = {"node": row.display_name, "op": row.target if row.opcode.startswith("call") else row.opcode}
             node |= {"result": f"{row.dtype}[{row.shape}]", "line": row.location}
             node |= {"training": role_text(row)} if row.training else {}
@@ -142,6 +146,7 @@ class Tools:
         """Read lines of a stage, at most 500. With `nodes`, also the nodes that each line comes from."""
         chosen = await self._program.stage(stage)
         client = self._program.engine.client
+        # `Stage.text` is the name of the text in the engine.
         window = await client.fetch_lines(chosen.text, first - 1, min(count, _MAX_LINES))
         lines = [_clip(line) for line in window.lines]
         result = {"stage": chosen.index, "name": chosen.name, "first": window.start + 1, "total": window.line_count}
@@ -157,7 +162,7 @@ class Tools:
         """Search one stage, or all stages: the number of matching lines in each, and the first ones."""
         stages: Sequence[Stage] = [await self._program.stage(stage)] if stage else (await self._program.compile())[0]
         texts = tuple(dict.fromkeys(searched.text for searched in stages))
-        frame = SearchEach(0, texts, pattern, regex, ignore_case, excerpts=min(count, 100))
+        frame = SearchEach(_NEW_NUMBER, texts, pattern, regex, ignore_case, excerpts=min(count, 100))
         hits = {hit.text: hit for hit in (await self._program.engine.client.request(frame)).hits}
         rows = []
         listed_texts: set[str] = set()
@@ -186,10 +191,11 @@ class Tools:
             raise BuddyError("diff needs two stages", "after", "give both, or set with_last_edit to true")
         client = self._program.engine.client
         diff_mode: Literal["structural", "line"] = "structural" if structural else "line"
-        compared = await client.request(Compare(0, old.text, new.text, diff_mode, new.language))
+        compared = await client.request(Compare(_NEW_NUMBER, old.text, new.text, diff_mode, new.language))
         result: Json = {
             "before": old.name, "after": new.name, "hunks": len(compared.hunks),
-            "removed": sum(hunk[1] for hunk in compared.hunks), "added": sum(hunk[3] for hunk in compared.hunks),
+            "removed": sum(removed for _, removed, _, _ in compared.hunks),
+            "added": sum(added for _, _, _, added in compared.hunks),
         }  # fmt: skip
         if compared.hunks:
             texts = await client.fetch_text(old.text), await client.fetch_text(new.text)
@@ -212,21 +218,23 @@ class Tools:
         client = self._program.engine.client
         if stage:
             chosen = await self._program.stage(stage)
-            origins = (await client.request(FindOrigins(0, chosen.text, line - 1, line - 1))).origins
+            origins = (await client.request(FindOrigins(_NEW_NUMBER, chosen.text, line - 1, line - 1))).origins
             rows = {row.stable: row for row in self._program.info.rows}
             return {"nodes": [node_json(rows[origin.node]) for origin in origins[:20] if origin.node in rows]}
         row = self._one_node(node)
         stages, _, _ = await self._program.compile()
         texts = tuple(dict.fromkeys(compiled.text for compiled in stages))
-        frame = FollowNode(0, texts, row.stable, 5)
+        frame = FollowNode(_NEW_NUMBER, texts, row.stable, limit=_MAX_TRACED_LINES)
         traces = {trace.text: trace for trace in (await client.request(frame)).traces}
         lines_of_stages = []
         for compiled in stages:
             trace = traces.get(compiled.text)
             if trace is not None and trace.lines and compiled.changed:
                 first_lines = list(zip(trace.lines, trace.excerpts, strict=True))[:2]
+                # All lines of the node in the stage, also those for which it was derived.
+                line_count = trace.direct + trace.derived
                 lines_of_stages.append({
-                    "stage": compiled.index, "name": compiled.name, "lines": trace.direct + trace.derived,
+                    "stage": compiled.index, "name": compiled.name, "lines": line_count,
                     "first": [{"line": number + 1, "text": _clip(text, 160)} for number, text in first_lines],
                 })  # fmt: skip
         return {"node": node_json(row), "stages": lines_of_stages}
@@ -255,7 +263,9 @@ class Tools:
     async def find_passes(self, filter: str = "", count: int = 20) -> Json:
         """Search the catalogue of passes by words in name or summary: what a pipeline may contain."""
         client = self._program.engine.client
-        answer = await client.request(ListPasses(0, str(self._program.folder.root), self._program.recipe.plugins))
+        answer = await client.request(
+            ListPasses(_NEW_NUMBER, str(self._program.folder.root), self._program.recipe.plugins)
+        )
         words = filter.lower().split()
         rows = [
             {"name": info.name, "summary": info.summary, "anchor": info.anchor,
@@ -319,7 +329,10 @@ class Tools:
         return {"undone": True}
 
     def _edit(self, recipe: Recipe, names: Sequence[str]) -> Json:
-        """Makes `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
+        """Makes `recipe` the current one; the answer has whether it `changed`, and as `of` the first of `names`.
+
+        `names` are the passes, nodes or settings that were edited.
+        """
         changed = self._program.edit(recipe)
         more = {"and_more": len(names) - _MAX_EDITED_NAMES} if len(names) > _MAX_EDITED_NAMES else {}
         return {"changed": changed, "of": list(names[:_MAX_EDITED_NAMES]), **more}
@@ -480,8 +493,9 @@ def _run_result(report: RunReport, notes: Sequence[str]) -> Json:
 
 
 def _output_row(output: OutputReport) -> Json:
-    texts = formatting.verdict_texts(output)
+    """An output: name, type, verdict, largest error, and the conditions that decided the verdict."""
+    conditions = formatting.verdict_texts(output)
     difference = {"first_difference": output.where} if output.where and output.verdict != "ok" else {}
     shape = "x".join(map(str, output.shape))
     row = {"name": output.name, "shape": shape, "dtype": output.dtype, "verdict": output.verdict}
-    return {**row, "max_abs": f"{output.max_abs:.2e}", **difference, "conditions": texts}
+    return {**row, "max_abs": f"{output.max_abs:.2e}", **difference, "conditions": conditions}

@@ -30,21 +30,24 @@ if TYPE_CHECKING:
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
 
+# The client replaces this number of a request by a new one.
+_NEW_NUMBER = 0
+
 
 @dataclass(frozen=True)
 class GraphTab(PhaseTab):
-    """A tab of a graph. `number` is the number that `--graph` takes, and `mark` the status of the graph."""
+    """A tab of a graph. The inherited `number` is the one that `--graph` takes, `mark` the status of the graph."""
 
     @property
     def key(self) -> str:
-        """The text before the name: the number, because graphs have no digit keys."""
+        """The text before the name: the number. Unlike phases, graphs have no digit keys that select them."""
         return str(self.number)
 
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     """The status of a graph under its recipe in at most four words, and the role that colours it.
 
-    The status is empty if the graph has not been compiled with its recipe, or is of a dump.
+    The status is empty if the graph has not been compiled with its recipe, or comes from another compiler's dump.
     """
     graph_state, jobs, recipe = state.graph_state_of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
     if graph_state.problems:
@@ -55,7 +58,7 @@ def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, s
         if graph_state.run_recipe != recipe:
             return ("stale", "stale")
         if graph_state.report.wrong:
-            return (graph_state.report.word, "bad")
+            return (graph_state.report.word, "bad")  # such as MISMATCH
         if graph_state.report.not_compared:
             return ("ran", "warn")
         in_eager = graph_state.report.nodes_eager
@@ -136,7 +139,7 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
 
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
-    """The facts of a graph for the list of fallbacks.
+    """What the list of fallbacks needs of a graph: its number, nodes, lowerings and profile.
 
     The lowerings are `None` before the graph is compiled. The profile is `None` unless it is of the latest compilation.
     """
@@ -225,11 +228,14 @@ class GraphCommands:
             self._provenance.open_line(row.line, row.name)
 
     def show_recompilations(self) -> None:
-        """Runs the script as Python does, and lists graph breaks, recompilations and guards. Shows the chosen line."""
+        """Runs the script as `python SCRIPT` does, without capturing it, and lists what TorchDynamo reports.
+
+        These are graph breaks, recompilations and guards. Shows the line of the chosen one.
+        """
         from buddy.app.screens.tables import RecompilationsScreen
 
         context, workspace = self._context, self._context.workspace
-        frame = ExplainDynamo(0, workspace.source, workspace.arguments, context.session.directory)
+        frame = ExplainDynamo(_NEW_NUMBER, workspace.source, workspace.arguments, context.session.directory)
         context.dialogs.open(RecompilationsScreen(context.session, frame), self._go_to_event)
 
     def _go_to_event(self, row: DynamoRow | None) -> None:
@@ -254,12 +260,13 @@ class SubgraphCommands:
 
     def extract(self) -> None:
         """Extracts the picked nodes, or those of the row under the cursor, as a graph with the inputs of a real run."""
+        # Stable names, which do not change if nodes are renumbered.
         names = tuple(row.stable for row in self._graph.selected_rows if row.opcode.startswith("call"))
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
         """Extracts the nodes of these stable names, and shows the new graph with the choices of `recipe` for them."""
-        request = self._context.session.request(Extract(0, recipe, names))
+        request = self._context.session.request(Extract(_NEW_NUMBER, recipe, names))
         extract = await self._context.jobs.result_of(request, "not extracted")
         if extract is None:
             return
@@ -311,7 +318,7 @@ class SubgraphCommands:
         except ValueError as error:
             self._context.say(f"{text}: {error}")
             return
-        script = await self._context.queries.request(WriteScript(0, recipe), failed=text)
+        script = await self._context.queries.request(WriteScript(_NEW_NUMBER, recipe), failed=text)
         if script is None:
             return
         existing = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]

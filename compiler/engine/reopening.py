@@ -2,7 +2,7 @@
 
 The engine does not know which files a script reads as data. It therefore shows the graphs of an earlier session only
 until the script has run again. A compilation depends only on its graph, its recipe and this installation, so a saved
-compilation replaces a new one.
+compilation is used instead of compiling again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class SavedProgram(msgspec.Struct, frozen=True):
 
 
 class _SavedCompilation(msgspec.Struct, frozen=True):
-    """A complete compilation, without the stage `fx`, and the texts of its stages."""
+    """A finished compilation, and the texts of its stages. The stage `fx` is omitted, because the graph has it.
+
+    `assignments` and the fields after it are those of `CompileResult`.
+    """
 
     stages: tuple[Stage, ...]
     texts: tuple[TextData, ...]
@@ -93,8 +96,8 @@ class SavedPrograms:
     def save(self, key: ProgramKey, loaded: ProgramLoaded, started_at: float) -> None:
         """Saves a program whose script was started at `started_at`, in seconds since the epoch.
 
-        A program is not saved if its script or a plug-in has added to the registries: changes of that code are not
-        detected. Nor is it saved if a file was written after the start: the earlier content of the file may have run.
+        A program is not saved if its script or a plug-in has registered ops, lowerings or passes: changes of that code
+        are not detected. Nor is it saved if a file was written after the start: its earlier content may have run.
         """
         if not (key.plugins or loaded.registrations):
             self._write_in_thread(lambda: _write_program(key, loaded, started_at))
@@ -167,8 +170,8 @@ class SavedPrograms:
 
 def _text_data(name: str, text: IndexedText) -> TextData:
     """Returns a text of the store in the form in which workers send texts."""
-    machine, line_sets = text.machine, text.line_sets.tobytes()
-    return TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
+    code, line_sets = text.machine, text.line_sets.tobytes()  # the machine code of the lines
+    return TextData(name, text.content, line_sets, text.sets, text.derived, code.content, code.sizes)
 
 
 async def _run_in_thread(write: Callable[[], None]) -> None:
@@ -236,7 +239,7 @@ def _file_hash(path: str) -> str:
 
 def _program_key(key: ProgramKey) -> str:
     """Returns the key of a program, which includes this installation and the current environment."""
-    return digest(key, _installation(), _environment())
+    return digest(key, _installation_on_disk(), _environment())
 
 
 def _compilation_key(graph: GraphRecord, recipe: Recipe, has_stages: bool) -> str:
@@ -251,7 +254,8 @@ def _compilation_key(graph: GraphRecord, recipe: Recipe, has_stages: bool) -> st
 def _may_be_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:
     """Returns whether compilations of a graph by this recipe are saved on disk and read from it.
 
-    Code of plug-ins and registrations may change without being detected, and other compilers have their own caches.
+    The program must allow it (`reopens`). Changes in code of plug-ins and registrations are not detected, and other
+    compilers (not `runs_passes`) have their own caches.
     """
     return program.reopens and recipe.runs_passes and not (program.key.plugins or graph.registrations or recipe.plugins)
 
@@ -262,8 +266,11 @@ def _has_installed_plugins() -> bool:
 
 
 @lru_cache(maxsize=1)
-def _installation() -> str:
-    """Returns a hash of the interpreter, of all installed packages with their versions, of this package and the CPU."""
+def _installation_on_disk() -> str:
+    """Returns a hash of the interpreter, of all installed packages with their versions, of this package and the CPU.
+
+    Unlike `program_cache.installation`, it includes paths and times, and takes no slow import.
+    """
     return digest(sys.version, sys.prefix, host_features(), list(_distributions()), list(_own_modules()))
 
 

@@ -1,6 +1,7 @@
-"""Lowers padding, convolutions, transposed convolutions and their gradients; all convolutions in terms of plain ones.
+"""Lowers padding, convolutions, transposed convolutions and their gradients.
 
-Pools use the same padding and sliding windows.
+All convolutions become plain ones: not transposed, on an input that is already padded. Pools use the same
+padding and sliding windows.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
     def nearest(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
-        """Returns the nearest element of the tensor without padding, as `Taps`."""
+        """Returns the nearest element of the tensor without padding, with weight 1 (`None`), as `loops.Taps`."""
+        # The first index is that of the plane.
         positions = (loops.index_to_scalar(i) - pad for i, pad in zip(indices[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
@@ -94,10 +96,9 @@ class SlidingWindow:
     dilation: tuple[int, ...]
 
     def dims(self, first_outer: int, first_inner: int) -> list[st.DimIndex]:
-        """Returns the operand's dims for `generic`.
+        """Returns the dims that the window slides over, as `structured.generic` takes the dims of an operand.
 
-        The loops over positions of the window start with loop `first_outer`, those inside the window with
-        `first_inner`.
+        For dim `i` of the window, loop `first_outer + i` is over its positions, `first_inner + i` over its elements.
         """
         pairs = zip(self.stride, self.dilation, strict=True)
         return [st.WindowDim(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
@@ -111,7 +112,7 @@ class SlidingWindow:
         return replace(self, padding=(0,) * len(self.size))
 
     def padded_sizes(self, outputs: Sequence[int]) -> list[int]:
-        """Returns the sizes of the padded input that windows at `outputs` positions per dim read."""
+        """Returns the sizes of a padded input that ends with the last window, for `outputs` positions per dim."""
         return [
             (n - 1) * step + (k - 1) * gap + 1
             for n, step, k, gap in zip(outputs, self.stride, self.size, self.dilation, strict=True)
@@ -121,10 +122,10 @@ class SlidingWindow:
 def pad_for_window(
     value: ir.Value, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType
 ) -> ir.Value:
-    """Returns `value` with its last dims padded by `fill`, as far as windows at `outputs` positions per dim read."""
+    """Returns `value` with its last dims padded by `fill`, so that the window has `outputs` positions in each."""
     shape, spatial = st.shape_of(value), len(window.size)
     leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]
-    # Elements behind the last window stay, so that no slice is needed.
+    # Elements of `value` after the last window stay in the result: to remove them would take a slice.
     padded_sizes = [
         largest(read_size, before + size)
         for read_size, before, size in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)
@@ -164,13 +165,14 @@ def spatial_dims(node: Op) -> int:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
+# All convolutions are of this class, whatever their number of spatial dims, transposed ones too.
 @lowering("Conv2dOp")
 def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers `convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)`."""
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
     if 0 in meta.shape:
-        # The result for no input channels has no channels either, whatever the number of kernels.
+        # Without input channels, PyTorch returns no output channels, even if the weight has some.
         return st.empty(meta.shape, meta.dtype)
     wide = accumulator_type(meta.dtype)
     window, operands_of_node = _window(node, 3, weight), [value_of(op, symbol_table) for op in (x, weight)]
@@ -196,8 +198,8 @@ def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value |
     """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
     The arguments are grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
-    groups, output_mask. The gradient of the input is the transposed convolution of a plain one, and the plain one of a
-    transposed one. The gradient of the kernel is computed by `correlate`.
+    groups, output_mask. The gradient of a convolution's input is a transposed convolution; that of a transposed one's
+    input is a convolution. `correlate` computes the gradient of the kernel.
     """
     gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
     is_transposed, groups = node.args[7], node.args[9]
@@ -265,7 +267,7 @@ def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, 
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
-    # The size of the dim of groups (and `group`, the number of its loop): an empty list without groups.
+    # The size of the dim of groups; empty without groups, as is `group_loop`, the number of its loop.
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
@@ -274,9 +276,9 @@ def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, 
     grouped_shape = [shape[0], *group_size, shape[1] // groups, *shape[2:]]
     # The numbers of the loops; loop 0 is the batch, and each dim of the result has a loop.
     result_rank, out_channel = len(grouped_shape), 1 + len(group_size)
-    group, in_channel, first_inner = list(range(1, out_channel)), result_rank, result_rank + 1
-    value_dims: list[st.DimIndex] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
-    kernel_dims: list[st.DimIndex] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
+    group_loop, in_channel, first_inner = list(range(1, out_channel)), result_rank, result_rank + 1
+    value_dims: list[st.DimIndex] = [0, *group_loop, in_channel, *window.dims(out_channel + 1, first_inner)]
+    kernel_dims: list[st.DimIndex] = [*group_loop, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
     iterators = [st.PARALLEL] * result_rank + [st.REDUCTION] * (1 + spatial)
 
     def body(x: ir.Value, weight: ir.Value, total: ir.Value) -> list[ir.Value]:
@@ -290,11 +292,11 @@ def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, 
 
 @dataclass(frozen=True)
 class OutputPhase:
-    """The outputs `start + i * stride`, with `i < count`, of a transposed convolution along a dim.
+    """The outputs `start + i * stride`, with `i < count`, of a transposed convolution with `stride` along a dim.
 
-    They all read the same elements of the kernel: `taps` elements, from index `first` on with step `step`. In reverse
-    order, these slide over the input with stride 1 and dilation `dilation`. The first input element has the index
-    `offset` in the padded input.
+    They all read the same elements of the kernel, the taps: `taps` elements, from index `first` on with step `step`. In
+    reverse order, the taps slide over the input with stride 1 and dilation `dilation`. The input is first padded in
+    front by `offset` elements, or cropped if `offset` is negative.
     """
 
     start: int
@@ -309,13 +311,13 @@ class OutputPhase:
 def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[OutputPhase]:
     """Returns the phases of a dim with `outputs` elements; omits phases without taps, whose outputs are 0.
 
-    Output `q` is the sum of the inputs `(q + padding - k * dilation) / stride`, times the weight of tap `k`, over the
-    taps `k` for which this index is an integer.
+    Output `q` is the sum of `weight[k] * input[p]` over the taps `k` for which the input position
+    `p = (q + padding - k * dilation) / stride` is an integer.
     """
     size, stride, padding, dilation = (
         values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
     )
-    # If the index is an integer for tap `k`, the next such tap is `k + step`, whose index is less by `phase_dilation`.
+    # The next tap with an integer position after tap `k` is `k + step`; its position is `p - phase_dilation`.
     step, phase_dilation, phases = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
     for remainder in range(stride):
         first = next((k for k in range(size) if k * dilation % stride == remainder), None)
@@ -323,7 +325,7 @@ def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[Output
         if first is None or start >= outputs:
             continue
         taps, count = -((first - size) // step), -((start - outputs) // stride)
-        # The input index that output `start` multiplies with tap `first`.
+        # The position of the input that output `start` multiplies with tap `first`.
         first_input = (start + padding - first * dilation) // stride
         offset = (taps - 1) * phase_dilation - first_input
         phases.append(OutputPhase(start, count, first, taps, step, phase_dilation, offset))
@@ -376,10 +378,10 @@ def _adjoint_kernel(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
     c, o, *size = st.shape_of(kernel)
     grouped = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
     if all(taps == 1 for taps in size):
-        # Packing absorbs a transpose.
+        # A transpose alone costs no copy: the convolution reads it when it packs the kernel.
         swapped = st.transpose(grouped, [0, 2, 1, *range(3, 3 + len(size))], dtype)
     else:
-        # One copy: after a copy for each, the windows of a large kernel would be read from memory twice.
+        # One copy transposes and reverses: with two copies, a large kernel would be read from memory twice.
         dims: list[st.DimIndex] = [0, 2, 1, *(st.ReversedDim(3 + i, taps) for i, taps in enumerate(size))]
         swapped = _copy(grouped, dims, [groups, o, c // groups, *size], dtype)
     return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
@@ -405,7 +407,7 @@ def _kernel_of_phases(channels_last: ir.Value, phases: Sequence[OutputPhase], se
     if any(count > 1 for count in taps):
         reversed_taps = [st.ReversedDim(2 + i, count) for i, count in enumerate(taps)]
         part = _copy(part, [0, 1, *reversed_taps, rank - 1], sizes, dtype)
-    # Packing absorbs the transpose.
+    # The transpose costs no copy, as in `_adjoint_kernel`.
     channels_first = st.transpose(part, [0, 1, rank - 1, *range(2, rank - 1)], dtype)
     return st.reshape(channels_first, [groups * o, c, *taps], dtype)
 
@@ -421,15 +423,16 @@ def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shap
     """Returns the kernel's gradient, of `shape` [out, channels / groups, *window], in the accumulator type.
 
     `longer` [batch, channels, *space] is the convolved tensor, `shorter` [batch, out, *positions] the gradient of the
-    convolution's result. (For a transposed convolution, they are exchanged.) The kernel's gradient is a convolution of
-    `longer` with the kernel `shorter`: the batch takes the role of the channels, and stride and dilation are exchanged.
+    convolution's result, usually smaller in space. (For a transposed convolution, they are exchanged.) The kernel's
+    gradient is a convolution of `longer` with the kernel `shorter`: the batch takes the role of the channels, and
+    stride and dilation are exchanged.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     (_, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
     window_of_shorter = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
     padded = pad_for_window(longer, window_of_shorter, shape[2:], 0, dtype)
     if groups > 1 or _is_product(window):
-        return _correlate_in_place(padded, shorter, replace(setup, window=window_of_shorter), shape)
+        return _correlate_uncopied(padded, shorter, replace(setup, window=window_of_shorter), shape)
     # Exchange batch and channels.
     exchanged = [1, 0, *range(2, 2 + len(positions))]
     value, kernel = st.transpose(padded, exchanged, dtype), st.transpose(shorter, exchanged, dtype)
@@ -443,10 +446,10 @@ def _is_product(window: SlidingWindow) -> bool:
     return {*window.size, *window.stride} == {1} and not any(window.padding)
 
 
-def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
-    """Returns the kernel's gradient, of `shape`, of a convolution in groups, or of a matrix product without groups.
+def _correlate_uncopied(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
+    """Returns what `correlate` returns, for a convolution in groups, or for one that is a matrix product.
 
-    `longer` is padded already, and the window of `setup` is that of `shorter`. Neither tensor is rearranged. The loops
+    `longer` is padded already, and the window of `setup` is that of `shorter`. Neither tensor is copied. The loops
     over the result are group (if `groups` > 1), output channel, input channel and window; batch and positions follow.
     """
     window, dtype, wide, spatial, groups = setup.window, setup.dtype, setup.accumulator, setup.spatial, setup.groups
@@ -456,7 +459,7 @@ def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionS
         longer = st.reshape(longer, [n, groups, c // groups, *space], dtype)
         shorter = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
         sizes, group = [groups, o // groups, *shape[1:]], [0]
-    # The numbers of the loops; a matrix product has none over the window.
+    # The numbers of the loops; `taps` is the first over the window, which a matrix product without groups lacks.
     output, taps, batch = len(group), len(group) + 2, len(sizes)
     inner = [*range(batch + 1, batch + 1 + spatial)]
     window_dims: list[st.DimIndex] = [*(window.dims(taps, inner[0]) if group else inner)]

@@ -4,11 +4,13 @@ Imports neither torch nor MLIR.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
 `arguments`, then the values of `symbols` (an `i64` each, passed by value), then results in the order of `results`,
-then, unless `arena` is 0, `arena` bytes of scratch memory, aligned to 64 bytes. The caller owns every buffer. Tensors
-that are known to be empty at compile time are not passed. Concurrent calls need separate arenas.
+then, unless `arena` is 0, `arena` bytes of scratch memory, aligned to 64 bytes; see the fields of `Artifact`. The
+caller owns every buffer. Tensors that are known to be empty at compile time are not passed. Concurrent calls need
+separate arenas.
 
-If `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to call
-`task(data, i, n)`, with `i32` values, for every `i` below some `n` from 1 to `threads`, concurrently if possible.
+If `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it chooses a
+number `n` from 1 to `threads`, and calls `task(data, i, n)`, with `i32` values, for every `i` below `n`, concurrently
+if possible.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class DeviceProgram(msgspec.Struct, frozen=True):
     steps: tuple[Launch | Copy, ...]
 
 
-# The functions that objects call and the caller provides.
+# The functions that objects call and the caller provides: see the docstring of the module, and `Artifact.regions`.
 FORK = "buddy_fork"
 COUNTERS = "buddy_counters"
 
@@ -97,7 +99,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
         sizes = [size for size in self.shape if isinstance(size, int)]
         if len(sizes) < len(self.shape):
             return None
-        # The bits of a complex type, such as `complex<f32>`, are those of one of its two parts.
+        # The name of a complex type, such as `complex<f32>`, has the bits of one of its two parts.
         bits = re.search(r"\d+", self.dtype)
         assert bits is not None
         part_bytes = max(int(bits[0]) // 8, 1)  # an i1 takes a byte
@@ -108,8 +110,8 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
     """An argument of the entry: graph input number `source`, unchanged or packed.
 
     If `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
-    `<pack>(source, buffer)` once, and again whenever the source tensor has changed. `streamed` marks a weight that
-    calls read in place from end to end.
+    `<pack>(input, buffer)` with pointers once, and again whenever the input tensor has changed. `streamed` marks a
+    weight that calls read in place and sequentially; the runtime moves such a weight to huge pages.
     """
 
     source: int
@@ -119,7 +121,7 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SavedMemory(msgspec.Struct, frozen=True):
-    """Memory of graph input number `source`, from byte `offset` on, which a call stops needing before its end.
+    """Memory of graph input number `source`, from byte `offset` on, whose last use is before the end of the call.
 
     The input is a tensor that a forward graph saved for this graph. The memory may be longer than the tensor, if more
     memory was allocated than the tensor needs.
@@ -130,13 +132,14 @@ class SavedMemory(msgspec.Struct, frozen=True):
 
 
 class EagerCall(msgspec.Struct, frozen=True):
-    """An op that runs in eager: a symbol that the runner provides, which calls `target` on tensors at given addresses.
+    """An op that runs in eager: compiled code calls the function `symbol` of the runtime, which calls the op `target`.
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialization`), in which
-    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the
+    `{"t": i}` stands for tensor argument `i` of the call. The function takes a pointer to each of `inputs`, then the
     values of `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All
     tensors are dense and row-major; empty ones are left out. If compiled code finds values that the op rejects, it
-    makes a call `for_error`, in which eager raises its error. The run's results are discarded either way.
+    makes a call `for_error`, in which eager raises its error. The run's results are discarded, even without an
+    error.
     """
 
     symbol: str
@@ -163,8 +166,8 @@ class ArtifactSymbol(msgspec.Struct, frozen=True):
 class TimedRegion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A timed part of a function: the code that comes from `nodes`.
 
-    `label` is the name of its first op, `@name` for a call. `parent` is the region of the call of the function, -1 in
-    the entry function.
+    `label` is the name of its first op, `@name` for a call. `parent` is the number in `Artifact.regions` of the region
+    that calls `function`, -1 in the entry function.
     """
 
     nodes: tuple[str, ...]
@@ -178,14 +181,15 @@ class Artifact(msgspec.Struct, frozen=True):
 
     `threads` is the maximum number of threads that share its loops; `arena` is in bytes.
 
-    If `regions` is not empty, objects call `buddy_counters()`, which the caller provides: it returns the address of a
-    scratch `i64`, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
+    If `regions` is not empty, objects call `buddy_counters()`, which the caller provides: it returns the address of an
+    `i64` that the code may overwrite, followed by an `i64` counter of ticks for each region. Such code is not
+    thread-safe.
 
-    `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is the recipe's
-    target; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
+    `observed` are the stable names (`NodeRow.stable`) of the nodes whose values a call reports, in this order. `target`
+    is the recipe's target; if it is not "", the objects may be for another machine. `n_nodes` is the number of nodes
     after graph passes, and `eager_nodes` are the stable names of those in eager; `precisions` are the nodes that
     multiply in a reduced precision, each with the precision, and `notes` report precisions that were not applied. Only
-    `torch.compile` sets these four.
+    `torch.compile` sets `n_nodes`, `eager_nodes`, `precisions` and `notes`.
 
     `memory` has pairs: the number of a result, and memory that may be its buffer, because the result is written after
     the last use of that memory.

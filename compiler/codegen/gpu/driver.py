@@ -41,11 +41,11 @@ class NoDeviceError(BuddyError):
     """Kernels cannot run on this machine; `diagnostic` says what is missing, and what to do."""
 
     def __init__(self, what: str, todo: str) -> None:
-        super().__init__(what, "a program for a GPU", todo)
+        super().__init__(what, where="a program for a GPU", todo=todo)
 
 
 class DeviceFault(BuddyError):
-    """A call of the driver or a kernel failed. The text names the call, and has the driver's error number `status`."""
+    """A call of the driver or a kernel failed. The text names the call; `status` is the driver's error number."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -200,8 +200,8 @@ class DeviceFailed(Message, frozen=True):
 class _Program:
     """A program on the device, with its buffers.
 
-    Raises `NoDeviceError`, `DeviceFault`, `RuntimeError` if the PTX lacks a kernel, and `OSError` or `ValueError` if
-    the shared memory cannot be mapped.
+    Raises `NoDeviceError` or `DeviceFault`; `RuntimeError` if the PTX lacks a kernel; `OSError` or `ValueError` if the
+    shared memory cannot be mapped.
     """
 
     def __init__(self, request: LoadOnDevice) -> None:
@@ -258,7 +258,7 @@ class _Program:
 
 @serves(LoadOnDevice | CallOnDevice)
 def serve(channel: Channel) -> None:
-    """Runs the process: loads one program, then executes one call after another."""
+    """Runs the process, as a worker: loads one program, then executes one call after another."""
     program: _Program | None = None
     while (request := channel.receive()) is not None:
         reply: DeviceReply | DeviceFailed

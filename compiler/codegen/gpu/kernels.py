@@ -34,8 +34,9 @@ _UNSUPPORTED_INTRINSICS = frozenset(
     ("exp", "exp10", "log", "log2", "log10", "pow", "powi", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh",
      "tanh", "sincos", "ldexp", "frexp", "modf")
 )  # fmt: skip
-# The line of a directive `.loc FILE LINE COLUMN`, which is the number of a location set.
+# The line of a directive `.loc FILE LINE COLUMN`. LLVM IR has the number of a location set in place of a line.
 _LOC_DIRECTIVE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
+# The option for debug information in the line `.target sm_75, debug`.
 _DEBUG_TARGET = re.compile(r"(?<=\w), debug$")
 # Debug directives and the labels that they use, which are not part of the program.
 _DEBUG_LINE = re.compile(
@@ -92,14 +93,14 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
-        kernel_set = locations.as_derived(locations.unite(kernel_sets))
+        kernel_set = locations.as_derived(locations.unite(kernel_sets))  # no instruction names these nodes itself
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
             set_of_instruction = number if number in kernel_sets else kernel_set
             set_numbers.append(set_of_instruction if _is_instruction(line) else 0)
         set_numbers.append(0)
-    weights = Counter(number for line, number in zip(content, set_numbers, strict=True) if _is_instruction(line))
-    return stage_text(content, set_numbers, locations, weights)
+    op_counts = Counter(number for line, number in zip(content, set_numbers, strict=True) if _is_instruction(line))
+    return stage_text(content, set_numbers, locations, op_counts)
 
 
 def _program_lines(text: str) -> list[tuple[str, int]]:
@@ -110,6 +111,7 @@ def _program_lines(text: str) -> list[tuple[str, int]]:
         directive = _LOC_DIRECTIVE.match(line)
         if directive:
             number = int(directive[1])
+        # Of adjacent empty lines, the first one stays; none stays at the start.
         elif not _DEBUG_LINE.match(line) and (line.strip() or (lines and lines[-1][0])):
             line = _DEBUG_TARGET.sub("", line.partition("//")[0].rstrip().expandtabs(8))
             # After a label, the last directive still holds. Any other line at the left edge is outside of a kernel.
@@ -127,7 +129,7 @@ def _is_instruction(line: str) -> bool:
 
 # ---- the code of a module --------------------------------------------------------------------------------------------
 
-# The chip without the pass `nvvm-attach-target`: the oldest one that current drivers support.
+# The chip if the pass `nvvm-attach-target` has not set one: the oldest one that current drivers support.
 _DEFAULT_CHIP = "sm_75"
 _TARGET = re.compile(r'#nvvm\.target<[^>]*chip = "(\w+)"')
 # The dialects that a kernel may use when it is translated to LLVM IR.
@@ -181,11 +183,12 @@ def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -
 
 def _concatenate(texts: Sequence[StageText]) -> StageText:
     """Concatenates the texts of modules, which are printed separately, since each numbers its metadata from 0."""
+    origins_of_texts = zip(*(text.origins for text in texts), strict=True)  # direct, derived, unmapped
     return msgspec.structs.replace(
         texts[-1],
         content="".join(text.content for text in texts),
         line_sets=tuple(number for text in texts for number in text.line_sets),
-        origins=Origins(*map(sum, zip(*(text.origins for text in texts), strict=True))),
+        origins=Origins(*(sum(counts) for counts in origins_of_texts)),
     )
 
 
@@ -197,7 +200,7 @@ def _check_dialects(kernels: list[ir.Operation], locations: LocationSets) -> Non
                 node = next(iter(locations.sets[locations.number_of(op.location)]), "")
                 todo = f"add a pass on gpu.module that converts {op.name} to the LLVM dialect"
                 what = f"{op.name} in a kernel has not been converted to the LLVM dialect"
-                raise DeviceError(Diagnostic(what, node, todo, node=node))
+                raise DeviceError(Diagnostic(what, where=node, todo=todo, node=node))
 
 
 def _translate(kernel: ir.Operation) -> str:
@@ -219,7 +222,9 @@ def _translate(kernel: ir.Operation) -> str:
         return to_llvm_ir(module.operation)
     except (ir.MLIRError, RuntimeError, ValueError) as error:
         first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        raise DeviceError(Diagnostic(first_line, f"translation of @{name} to LLVM IR", detail=str(error))) from error
+        raise DeviceError(
+            Diagnostic(first_line, where=f"translation of @{name} to LLVM IR", detail=str(error))
+        ) from error
 
 
 def _chip_of(kernels: list[ir.Operation]) -> str:
@@ -236,6 +241,7 @@ def _host_diagnostic(error: HostCodeError, module: ir.Operation, locations: Loca
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
     todo = "compile the program for the CPU (--preset default)"
+    # Functions that `ops.func` adds for checks of values.
     if any(symbol_of(op.operation).startswith("error_path_") for op in module.regions[0].blocks[0]):
         todo = f"omit the checks of values, which the host would do (--checks none), or {todo}"
     return Diagnostic(str(error), where, todo, node=node)

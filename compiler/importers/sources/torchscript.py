@@ -20,7 +20,7 @@ from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.compare import compare
 
-# Calls of these ops in the text of a module's methods.
+# Calls of ops that access files (`FILE_OPS`), in the text of a module's methods.
 _FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
 # The method that `torch.utils.bundled_inputs` adds to a module with inputs.
 _BUNDLED_INPUTS_METHOD = "get_all_bundled_inputs"
@@ -117,7 +117,10 @@ def _quiet_converter_logs() -> Iterator[None]:
 def _compare_with_script(
     module: torch.jit.ScriptModule, program: torch.export.ExportedProgram, args: Sequence[object]
 ) -> list[str]:
-    """Returns a note if the converted program, which is the reference, returns other results than the script module."""
+    """Returns a note if the converted program returns other results than the script module, otherwise no notes.
+
+    Runs are compared with the converted program in eager, not with the script module.
+    """
     with torch.no_grad():
         script_results = tree_leaves(module(*args))
         converted_results = tree_leaves(program.module(check_guards=False)(*args))
@@ -131,7 +134,7 @@ def _compare_with_script(
 
 
 def _without_shapes(opening: Opening) -> Opening:
-    """Returns the request without shapes, because the inputs already have them."""
+    """Returns `opening` without shapes, because the inputs already have them."""
     return replace(opening, shapes=())
 
 

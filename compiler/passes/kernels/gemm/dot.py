@@ -24,7 +24,8 @@ from buddy.compiler.support.target import CACHE_LINE
 class DotGemm(BlockedGemm):
     """Computes C in register blocks, by an instruction that multiplies groups of elements along K.
 
-    B is in panels of groups. A is copied first if it is not contiguous along K, or if its elements must be converted.
+    B is in panels: a row of a panel has one group of each column, and the elements of a group are adjacent. A is copied
+    first if it is not contiguous along K, or if its elements must be converted.
     """
 
     @property
@@ -32,13 +33,14 @@ class DotGemm(BlockedGemm):
         assert self.block.instruction is not None
         return self.block.instruction
 
-    def copied_element(self) -> ir.Type:
+    def copied_element_type(self) -> ir.Type:
         return ir.Type.parse(self.instruction.element)
 
     def convert_a(self, value: ir.Value) -> ir.Value:
         if not self.instruction.needs_offset(self.c.unsigned):
             return super().convert_a(value)
-        return arith.xori(value, self.e.splat(value.type, -OFFSET))  # the same bits as OFFSET, in a signed byte
+        # Inverts the highest bit, which adds OFFSET; a signed byte with only this bit is -OFFSET.
+        return arith.xori(value, self.e.splat(value.type, -OFFSET))
 
     def private_panel_type(self) -> ir.Type:
         return ir.MemRefType.get([self.panels.panel_elements], ir.Type.parse(self.c.input_elements[1]))
@@ -49,6 +51,7 @@ class DotGemm(BlockedGemm):
         self, tile: Tile, panel: ir.Value, results: KernelResults, k_range: Range | None,
         block_sums: KernelResults | None = None,
     ) -> None:  # fmt: skip
+        """Emits the blocks as the base class does; before them, the column sums of B if all blocks share these."""
         if not self.block.shares_column_sums:
             super().emit_row_blocks(tile, panel, results, k_range, block_sums)
             return
@@ -58,26 +61,29 @@ class DotGemm(BlockedGemm):
         memref.dealloc(self._column_corrections)
 
     def _store_column_corrections(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
-        """Stores `OFFSET` times the sums of B's columns: products have this in excess, as elements of A are larger."""
+        """Stores `OFFSET` times the sum of each column of B, which the blocks subtract from their sums.
+
+        `convert_a` adds `OFFSET` to each element of A, which increases the sums by this amount.
+        """
         e, group, (k,), lanes = self.e, self.block.group, self.c.k, self.lanes
         vectors = ceil_div(tile.columns, lanes)
         lower, upper = k_range or (0, round_up(k.size, group))  # zeros at the end of a panel add nothing
-        steps = upper - lower if isinstance(lower, int) and isinstance(upper, int) else group
-        # Several sums for each column hide the latency of an addition.
-        count = next(n for n in (4, 2, 1) if steps % (n * group) == 0)
+        depth = upper - lower if isinstance(lower, int) and isinstance(upper, int) else group
+        # Several sums for each column hide the latency of an addition; one sum if the range is not constant.
+        count = next(n for n in (4, 2, 1) if depth % (n * group) == 0)
 
         def emit_step(step: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             starts = [e.add(tile.b, e.mul(e.add(step, i * group), self.block.columns)) for i in range(count)]
             rows = [self._load_row_of_b(panel, start, tile.columns) for start in starts]
-            return self._add_ones(carried, [value for row in rows for value in row])
+            return self._add_group_sums(carried, [value for row in rows for value in row])
 
         sums = e.loop(lower, upper, count * group, emit_step, [self.zero()] * (count * vectors))
         for i in range(vectors):
             total = functools.reduce(arith.addi, sums[i::vectors])
             e.store(arith.muli(total, e.splat(self.vector, OFFSET)), self._column_corrections, i * lanes)
 
-    def _add_ones(self, sums: list[ir.Value], b_vectors: list[ir.Value]) -> list[ir.Value]:
-        """Returns `sums` plus the sums of the groups in each of `b_vectors`."""
+    def _add_group_sums(self, sums: list[ir.Value], b_vectors: list[ir.Value]) -> list[ir.Value]:
+        """Returns `sums` plus the sum of each group in `b_vectors`, computed as its dot product with ones."""
         ones = self.e.splat(ir.VectorType.get([self.lanes], ir.IntegerType.get_signless(32)), 0x01010101)
         ones_in_bytes = as_elements(ones, ir.Type.parse(self.instruction.element))
         return [self.instruction.emit(total, ones_in_bytes, b) for total, b in zip(sums, b_vectors, strict=True)]
@@ -92,7 +98,7 @@ class DotGemm(BlockedGemm):
 
         def emit_step(step: Index, carried: list[ir.Value], active: int = group) -> list[ir.Value]:
             if tile.next_panel is not None:
-                self.prefetch(self.b, e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
+                self.prefetch(self.b, e.add(tile.next_panel, e.mul(step, self.prefetched_per_step)))
             b = e.add(tile.b, e.mul(step, self.block.columns))
             return self._add_groups(e.add(tile.a, step), b, panel, tile, carried, active)
 
@@ -131,7 +137,7 @@ class DotGemm(BlockedGemm):
                 for total, b_vector in zip(row_sums, b_vectors, strict=True)
             ]
         column_sums = carried[len(new_sums) :]
-        return [*new_sums, *(self._add_ones(column_sums, b_vectors) if column_sums else [])]
+        return [*new_sums, *(self._add_group_sums(column_sums, b_vectors) if column_sums else [])]
 
     def _load_row_of_b(self, panel: ir.Value, b: Index, columns: int) -> list[ir.Value]:
         """Loads the vectors of one group of K at offset `b` of a panel, as elements that the instruction multiplies."""
@@ -145,15 +151,16 @@ class DotGemm(BlockedGemm):
 # ---- tiles of AMX ----------------------------------------------------------------------------------------------------
 
 _TILE = "!llvm.x86_amx"
-# Rows of zeros, for as many tiles as a block has.
-_ZERO_ROWS = TILE_ROWS + 3
+# A block has at most 2 x 2 tiles of sums. Tile `i` starts with the rows of zeros from row `i` on.
+_ZERO_ROWS = TILE_ROWS + 2 * 2 - 1
 
 
 class TileGemm(DotGemm):
-    """Computes C in blocks of tiles, which are stored to a buffer and finished from there.
+    """Computes C in blocks of tiles. Stores each block to a buffer, whose rows a loop finishes.
 
-    A tile of A is 16 rows of 64 bytes. If the number of rows of C is not a multiple of 16, the last tile begins before
-    its block.
+    A tile of A is 16 rows of 64 bytes. If the rows of a block are no multiple of 16, its last tile starts earlier, so
+    that the tile overlaps the one before it; with fewer than 16 rows, the tile starts before the block. If C has fewer
+    than 16 rows, A is copied to 16 rows.
     """
 
     def emit(self) -> None:
@@ -181,23 +188,23 @@ class TileGemm(DotGemm):
         assert k_range is None, "tiles are computed over all of K"
         assert block_sums is not None
         e, lanes, columns = self.e, self.lanes, self.block.columns
-        # The first row of each tile, relative to the block; a block of less than 16 rows starts in the one before it.
+        # The first row of each tile, relative to the block; negative if the block has fewer than 16 rows.
         starts = [min(start, tile.rows - TILE_ROWS) for start in range(0, tile.rows, TILE_ROWS)]
         if self.c.m.size < TILE_ROWS:
             starts = [0]
-        first = max(0, -starts[-1])
+        rows_before = max(0, -starts[-1])  # rows of the last tile that are before the block
         buffer = block_sums.flats[0]
         sums = self._accumulate_tiles(tile, panel, starts)
         for number, value in enumerate(sums):
             row, column = divmod(number, len(sums) // len(starts))
-            start = (first + starts[row]) * columns + column * lanes
+            start = (rows_before + starts[row]) * columns + column * lanes
             _store(_cast(value, self._sums_type), buffer, e.value(start), e.value(columns))
 
         def finish_row(row: Index) -> None:
             offsets = results.advance(tile.offsets, self.m_loop, row)
             for column in range(0, tile.columns, lanes):
                 active = tile.columns - column
-                total = e.load(buffer, e.add(e.mul(row, columns), first * columns + column), lanes)
+                total = e.load(buffer, e.add(e.mul(row, columns), rows_before * columns + column), lanes)
                 if results.has_initial_sums:
                     total = emit_add(results.initial(offsets, column, active), total)
                 results.finish(total, offsets, column, active)
@@ -207,7 +214,7 @@ class TileGemm(DotGemm):
     def _accumulate_tiles(self, tile: Tile, panel: ir.Value, starts: Sequence[int]) -> list[ir.Value]:
         """Returns the tiles of sums over all of K, row by row; `starts` has the first row of each row of tiles."""
         e, group, lanes, (k,) = self.e, self.block.group, self.lanes, self.c.k
-        steps = self.block.depth_multiple
+        tile_depth = self.block.depth_multiple  # steps of K in a tile
         a_stride, b_stride = e.value(self.c.m.strides[0]), e.value(self.block.columns * group)
         tile_columns = range(0, tile.columns, lanes)
         offsets = [number * lanes for number in range(len(starts) * len(tile_columns))]
@@ -218,20 +225,20 @@ class TileGemm(DotGemm):
 
         def emit_step(step: Index, carried: list[ir.Value]) -> list[ir.Value]:
             if tile.next_panel is not None:
-                self._prefetch_panel(e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
+                self._prefetch_panel(e.add(tile.next_panel, e.mul(step, self.prefetched_per_step)))
             a, b = e.add(tile.a, step), e.add(tile.b, e.mul(step, self.block.columns))
             a_tiles = [load(self.a, e.add(a, start * self.c.m.strides[0]), a_stride) for start in starts]
             b_tiles = [load(panel, e.add(b, column * group), b_stride) for column in tile_columns]
             factors = [(a_tile, b_tile) for a_tile in a_tiles for b_tile in b_tiles]
             return [self._multiply(*pair, total) for pair, total in zip(factors, carried, strict=True)]
 
-        padded = round_up(k.size, steps)
-        return e.loop(0, padded, steps, emit_step, [_cast(zero, ir.Type.parse(_TILE)) for zero in zeros])
+        padded = round_up(k.size, tile_depth)
+        return e.loop(0, padded, tile_depth, emit_step, [_cast(zero, ir.Type.parse(_TILE)) for zero in zeros])
 
     def _prefetch_panel(self, offset: Index) -> None:
-        """Prefetches the share of one step of K in the panel after the current one, to the L2 cache."""
+        """Prefetches to the L2 cache, from `offset` of the next panel, the elements for the steps of K in one tile."""
         line = CACHE_LINE // byte_width(self.c.input_elements[1])
-        for start in range(0, self.prefetched_elements * self.block.depth_multiple, line):
+        for start in range(0, self.prefetched_per_step * self.block.depth_multiple, line):
             self.prefetch(self.b, self.e.add(offset, start), locality=2)
 
     def _multiply(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
@@ -247,6 +254,7 @@ class TileGemm(DotGemm):
 
     @property
     def copied_rows(self) -> int:
+        """Returns the rows of a copy of A, which has at least one tile."""
         return max(TILE_ROWS, self.c.m.size)
 
     @property
@@ -278,5 +286,5 @@ def _create(name: str, results: list[ir.Type], operands: list[ir.Value], **attri
 
 
 def _cast(value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Casts a tile between the types of the dialects x86 and llvm. Loops carry the latter: MLIR lowers no others."""
+    """Casts a tile between the types of the dialects x86 and llvm. Loops carry llvm's type: MLIR lowers no others."""
     return ir.Operation.create("builtin.unrealized_conversion_cast", [type_], [value]).result

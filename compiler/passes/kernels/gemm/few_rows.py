@@ -65,14 +65,14 @@ class GemmKernel:
         """Emits a copy of A, which replaces A for the ops that are emitted in the `with` block."""
         a, contraction = self.a, self.c
         self.a, self.c = copy_rows(
-            self.e, a, contraction, self.lanes, self.copied_element(), self.copied_rows, self.block.depth_multiple,
+            self.e, a, contraction, self.lanes, self.copied_element_type(), self.copied_rows, self.block.depth_multiple,
             self.convert_a,
         )  # fmt: skip
         yield
         memref.dealloc(self.a)
         self.a, self.c = a, contraction
 
-    def copied_element(self) -> ir.Type:
+    def copied_element_type(self) -> ir.Type:
         """Returns the type of the elements of a copy of A."""
         return self.element
 
@@ -83,7 +83,7 @@ class GemmKernel:
 
     def convert_a(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of A to elements of its copy."""
-        return convert_elements(value, self.copied_element(), self.c.unsigned[0])
+        return convert_elements(value, self.copied_element_type(), self.c.unsigned[0])
 
     def to_accumulator(self, operand: int, value: ir.Value) -> ir.Value:
         """Converts elements of A (0) or B (1) to the accumulator type."""

@@ -161,7 +161,7 @@ class BlockedGemm(GemmKernel):
         memref.dealloc(scratch)
 
     def private_panel_type(self) -> ir.Type:
-        """Returns the type of a buffer for a panel."""
+        """Returns the type of the buffer for a panel that one iteration packs for itself."""
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         return self.scratch_type(depth * self.block.columns)
 
@@ -241,7 +241,7 @@ class BlockedGemm(GemmKernel):
             if tile.next_columns is not None:
                 block_tile = replace(block_tile, first_row_block=e.add(tile.first_row_block, number))
             if tile.next_panel is not None:
-                prefetched = e.mul(e.add(tile.first_row_block, number), self.prefetched_elements * self.c.depth)
+                prefetched = e.mul(e.add(tile.first_row_block, number), self.prefetched_per_step * self.c.depth)
                 block_tile = replace(block_tile, next_panel=e.add(tile.next_panel, prefetched))
             self.emit_block(block_tile, panel, results, k_range, block_sums)
 
@@ -261,7 +261,7 @@ class BlockedGemm(GemmKernel):
         return [loop.strides[0] for loop in self.c.k]
 
     @property
-    def prefetched_elements(self) -> int:
+    def prefetched_per_step(self) -> int:
         """Returns the elements of the next panel that a block prefetches per step of K.
 
         All blocks of rows together prefetch the whole panel.
@@ -347,7 +347,7 @@ class BlockedGemm(GemmKernel):
             if prefetches_rows:
                 self._prefetch_next_rows(tile, k)
             if tile.next_panel is not None:
-                self._prefetch_next_panel(e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
+                self._prefetch_next_panel(e.add(tile.next_panel, e.mul(k, self.prefetched_per_step)))
             return e.loop(0, _LINE, 1, lambda i, values: emit_step(e.add(k, i), values), carried)
 
         sums = e.loop(0, size // _LINE * _LINE, _LINE, emit_line, sums)
@@ -371,7 +371,7 @@ class BlockedGemm(GemmKernel):
     def _prefetch_next_panel(self, start: Index) -> None:
         """Prefetches the elements of the next panel from `start` on that belong to `_LINE` steps of K."""
         elements = CACHE_LINE // byte_width(self.c.input_elements[1])
-        for first in range(0, self.prefetched_elements * _LINE, elements):
+        for first in range(0, self.prefetched_per_step * _LINE, elements):
             self.prefetch(self.b, self.e.add(start, first))
 
     def _prefetch_columns(self, start: Index, block: Index, k: Index) -> None:
