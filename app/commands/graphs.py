@@ -228,7 +228,7 @@ class GraphCommands:
             self._provenance.open_line(row.line, row.name)
 
     def show_recompilations(self) -> None:
-        """Runs the script as `python SCRIPT` does, without capturing it, and lists what TorchDynamo reports.
+        """Runs the script as `python SCRIPT` does, and lists what TorchDynamo reports.
 
         These are graph breaks, recompilations and guards. Shows the line of the chosen one.
         """

@@ -93,7 +93,7 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
-        kernel_set = locations.as_derived(locations.unite(kernel_sets))  # no instruction names these nodes itself
+        kernel_set = locations.as_derived(locations.unite(kernel_sets))  # for instructions without a set of their own
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
             set_of_instruction = number if number in kernel_sets else kernel_set
