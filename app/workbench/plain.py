@@ -95,8 +95,7 @@ class PlainWorkbench(Workbench):
         """Performs the commands that are read from standard input, up to its end or to `quit`."""
         loop = asyncio.get_running_loop()
         reader = threading.Thread(target=read_lines, args=(_STDIN, loop, self._typed_lines.put_nowait), daemon=True)
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        self._handle_interrupts()
         self._printer.say(f"{self.title}: type a command, or help")
         return await self.run_async(
             headless=True, mouse=False, size=SCREEN_SIZE, auto_pilot=lambda pilot: self._perform_lines(pilot, reader)
@@ -136,6 +135,8 @@ class PlainWorkbench(Workbench):
     async def _perform_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
         """Starts the thread that reads lines, and performs each line when the workbench is idle, up to the end."""
         self._pilot = pilot
+        # The handler runs in the context in which it is added. Here that is the application's, which timers need.
+        self._handle_interrupts()
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:
             await self._wait_until_idle()
@@ -146,6 +147,11 @@ class PlainWorkbench(Workbench):
             if not os.isatty(_STDIN):
                 await self._wait_until_idle()
             self.exit(0)
+
+    def _handle_interrupts(self) -> None:
+        """Calls `_interrupt` on ctrl+c from now on."""
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
 
     def _interrupt(self) -> None:
         """Handles ctrl+c: closes the open question, or without one, cancels the running jobs."""

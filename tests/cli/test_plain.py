@@ -104,13 +104,40 @@ def test_an_interrupt_cancels_what_runs_and_the_end_of_the_input_ends_it(tmp_pat
         assert process.wait(SECONDS) == 0
 
 
-def _read_until(stream: IO[str], text: str) -> None:
+@pytest.mark.slow
+def test_an_interrupt_is_handled_in_the_context_of_the_application(tmp_path: Path) -> None:
+    """A redraw that it schedules would otherwise fail, and the workbench would end with an internal error."""
+    script = tmp_path / "endless.py"
+    script.write_text("import time\nprint('started', flush=True)\nwhile True: time.sleep(0.1)\n")
+    code = f"""
+import sys
+from textual._context import active_app
+from buddy.app.cli import main
+from buddy.app.workbench.plain import PlainWorkbench
+PlainWorkbench._interrupt = lambda self: print("in the application:", active_app.get(None) is self, flush=True)
+sys.exit(main(["--plain", {str(script)!r}]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(tmp_path),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            _read_until(process.stdout, "started")
+            process.send_signal(signal.SIGINT)
+            assert "in the application: True" in _read_until(process.stdout, "in the application: ")
+        finally:
+            process.kill()
+
+
+def _read_until(stream: IO[str], text: str) -> str:
+    """Reads lines until one has `text`; returns that one."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         line = stream.readline()
         assert line, f"the output ended without {text!r}"
         if text in line:
-            return
+            return line
     raise AssertionError(text)
 
 
