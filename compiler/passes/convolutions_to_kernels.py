@@ -52,7 +52,7 @@ class ConvolutionsToKernels(MlirPass):
     rounding of the result to bfloat16.
 
     Bytes that are multiplied by signed bytes use size 4, with products of 16-bit integers; the sums are exact. "2" does
-    not apply to them.
+    not apply to them. Packed weights are eight times as large as the weights.
 
     Gradients of 3x3 kernels without stride, dilation and groups are computed from tiles of 2x2 positions, with an error
     like that of direct convolution, whatever the tile size. "never" disables that too.
